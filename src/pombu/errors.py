@@ -1,0 +1,23 @@
+"""The two kinds of error a user can meet.
+
+Both carry one sentence that says what was wrong, what is accepted and what to do. The
+command line prints that sentence alone and exits with the class's code.
+"""
+
+
+class PombuError(Exception):
+    """Anything pombu reports to a user in one sentence."""
+
+    exit_code = 1
+
+
+class UsageError(PombuError, ValueError):
+    """The request cannot be carried out as written (exit code 2)."""
+
+    exit_code = 2
+
+
+class RunError(PombuError, RuntimeError):
+    """A run that had begun could not go on; what it had collected is kept (exit code 1)."""
+
+    exit_code = 1
