@@ -1,0 +1,29 @@
+"""How uncertain a Q-value is: Algorithm 1, the exact tabular theory, calibration.
+
+The names below load on first use, so `pombu.uncertainty.tabular`, which is plain NumPy
+in float64, never imports JAX.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pombu.uncertainty.algorithm1 import (
+        local_uncertainty,
+        propagate,
+        q_uncertainty,
+    )
+
+_HOME = {
+    "local_uncertainty": "algorithm1",
+    "propagate": "algorithm1",
+    "q_uncertainty": "algorithm1",
+}
+
+__all__ = ["local_uncertainty", "propagate", "q_uncertainty"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
