@@ -18,6 +18,6 @@ class UsageError(PombuError, ValueError):
 
 
 class RunError(PombuError, RuntimeError):
-    """A run that had begun could not go on; what it had collected is kept (exit code 1)."""
+    """A run that had begun could not go on; its data is kept (exit code 1)."""
 
     exit_code = 1

@@ -1,0 +1,7 @@
+"""`python -m pombu` is the `pombu` command."""
+
+import sys
+
+from pombu.cli import main
+
+sys.exit(main())
