@@ -1,0 +1,148 @@
+"""The `pombu` command: finds a subcommand, runs it, and reports errors in one line.
+
+Nothing heavy is imported until a subcommand needs it, so `pombu --help` stays quick. A
+subcommand `check-env` lives in `pombu.cli.check_env`, which holds a frozen dataclass
+`Command`: its fields are the flags, its docstring the help, and `run()` the work. When
+the defaults depend on the arguments themselves, the module also has
+`default(arguments) -> Command`.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pombu._version import __version__
+from pombu.errors import PombuError, UsageError
+
+COMMANDS = {
+    "train": "train a policy and keep everything about it in a run folder",
+    "resume": "go on with an interrupted run, bit for bit",
+    "evaluate": "measure a trained policy on real episodes",
+    "video": "film a trained policy",
+    "plot": "draw learning curves",
+    "report": "write one HTML page about one or more runs",
+    "export": "write a policy that runs without JAX",
+    "presets": "list the presets and their values",
+    "envs": "list the tasks",
+    "check-env": "compare an environment with its contract",
+    "reproduce": "repeat the paper's experiments",
+    "bench": "measure speed on this machine",
+    "doctor": "show what is installed, and what is missing",
+}
+
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and give its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = dispatch(arguments)
+        sys.stdout.flush()
+        return code
+    except PombuError as error:
+        return fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return fail("interrupted", INTERRUPTED)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0
+    except BrokenPipeError:
+        # The reader (such as `head`) went away; keep the interpreter's own closing
+        # flush from complaining about it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except Exception as error:
+        if os.environ.get("POMBU_DEBUG"):
+            raise
+        return fail(unexpected(error), 1)
+
+
+def dispatch(arguments: list[str]) -> int:
+    """Hand the arguments to the subcommand that they name."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"pombu {__version__}")
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        raise UsageError(unknown(name))
+    use_compilation_cache()
+    module = importlib.import_module(f"pombu.cli.{name.replace('-', '_')}")
+    from pombu.cli.parsing import parse
+
+    default = module.default(rest) if hasattr(module, "default") else None
+    command = parse(module.Command, name, rest, default)
+    code: int = command.run()
+    return code
+
+
+def overview() -> str:
+    """The text of `pombu --help`."""
+    width = max(map(len, COMMANDS)) + 2
+    lines = [f"  {name:<{width}}{summary}" for name, summary in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: pombu COMMAND [OPTIONS]",
+            "",
+            "Model-based reinforcement learning that knows how much it does not know.",
+            "",
+            *lines,
+            "",
+            "`pombu COMMAND --help` explains a command and gives examples.",
+            "",
+            "  pombu train --env HalfCheetah --preset fast --out runs/cheetah",
+            "  pombu evaluate runs/cheetah --episodes 20",
+        ]
+    )
+
+
+def unknown(name: str) -> str:
+    """What to say about a command that does not exist."""
+    import difflib
+
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else "`pombu --help` lists them."
+    return f"there is no command '{name}': {hint}"
+
+
+def unexpected(error: Exception) -> str:
+    """One line for an exception that no part of pombu has put into words."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror}{where}"
+    text = " ".join(str(error).split())
+    return (
+        f"unexpected {type(error).__name__}: {text} (a bug in pombu: "
+        "set POMBU_DEBUG=1 for the traceback and please report it)"
+    )
+
+
+def fail(sentence: str, code: int) -> int:
+    """Print one line of error and give the exit code back."""
+    print(f"pombu: {sentence}", file=sys.stderr)
+    return code
+
+
+def use_compilation_cache() -> None:
+    """Let JAX keep compiled functions between runs.
+
+    `JAX_COMPILATION_CACHE_DIR` chooses the folder, and empty turns the cache off; the
+    default is `pombu/jax` under the user's cache folder. An unwritable folder is no
+    reason to fail: it only means compiling anew.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(root) / "pombu" / "jax"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    if os.access(folder, os.W_OK):
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")

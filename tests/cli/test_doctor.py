@@ -1,0 +1,41 @@
+import json
+
+import pytest
+
+from pombu.cli import doctor, main
+
+
+def test_json_is_one_object_per_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}
+    assert found["jax"]["state"][0].isdigit()
+    assert found["device"]["state"].startswith("cpu")
+    assert {"threads", "rendering", "free disk", "extra: wandb"} <= set(found)
+
+
+def test_the_table_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    doctor.show(doctor.examine())
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("mujoco", "threads", "rendering", "disk"))
+
+
+def test_a_missing_extra_names_its_remedy() -> None:
+    found = doctor.extra("wandb", ("no-such-package",))
+    assert found.remedy == "pip install 'pombu[wandb]'"
+    assert not found.required
+
+
+def test_a_missing_core_package_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = doctor.package("no-such-package")
+    assert missing.remedy == "pip install no-such-package"
+    monkeypatch.setattr(doctor, "examine", lambda: [missing])
+    assert main(["doctor"]) == 1
+
+
+def test_an_unusable_rendering_backend_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "disabled")
+    found = doctor.rendering()
+    assert found.state == "not with disabled"
+    assert "MUJOCO_GL" in found.remedy
