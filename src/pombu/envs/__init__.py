@@ -1,0 +1,16 @@
+"""The real world: tasks, their contracts, and episodes collected in them."""
+
+from pombu.envs.action_box import ActionBox as ActionBox
+from pombu.envs.catalogue import CATALOGUE as CATALOGUE
+from pombu.envs.collection import CollectionError as CollectionError
+from pombu.envs.collection import Episode as Episode
+from pombu.envs.collection import collect as collect
+from pombu.envs.config import EnvConfig as EnvConfig
+from pombu.envs.contract import Contract as Contract
+from pombu.envs.registry import register as register
+from pombu.envs.task import Task as Task
+from pombu.envs.task import load as load
+from pombu.envs.task import make as make
+from pombu.envs.task import resolve as resolve
+
+register()

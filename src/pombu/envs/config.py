@@ -1,0 +1,57 @@
+"""How a user names an environment and its options."""
+
+import math
+from dataclasses import dataclass
+
+from pombu.errors import UsageError
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """Which environment to learn in."""
+
+    id: str = "pombu/HalfCheetah-v0"
+    """A task of pombu (`HalfCheetah` is short for `pombu/HalfCheetah-v0`), any Gymnasium
+    id, or `module:factory` where `factory()` returns a Gymnasium environment."""
+
+    horizon: int | None = None
+    """Steps after which an episode is cut off; None keeps the environment's own limit."""
+
+    observation_noise: float = 0.0
+    """Standard deviation of Gaussian noise added to every observation; rewards still
+    come from the clean state."""
+
+    alive_bonus: float | None = None
+    """Constant added to each step's reward of a pombu task; None is the paper's formula
+    (0). The published Ant and Walker2d numbers were made with 1."""
+
+    observe_y: bool = True
+    """Ant only: whether the sideways position is observed (28 entries, as in the paper)
+    or left out (27 entries, as in the published code)."""
+
+    def __post_init__(self) -> None:
+        if self.horizon is not None and self.horizon < 1:
+            raise UsageError(
+                f"horizon is {self.horizon}, but an episode needs at least one step: "
+                "give a horizon of 1 or more."
+            )
+        require_noise(self.observation_noise)
+        require_bonus(self.alive_bonus)
+
+
+def require_noise(observation_noise: float) -> None:
+    """Raise unless the noise is a standard deviation."""
+    if not (math.isfinite(observation_noise) and observation_noise >= 0):
+        raise UsageError(
+            f"observation_noise is {observation_noise}, but a standard deviation is a "
+            "finite number that is not negative: give 0 for no noise."
+        )
+
+
+def require_bonus(alive_bonus: float | None) -> None:
+    """Raise unless the bonus is a finite number or left out."""
+    if alive_bonus is not None and not math.isfinite(alive_bonus):
+        raise UsageError(
+            f"alive_bonus is {alive_bonus}, but it must be finite: give 0 for the "
+            "paper's reward or 1 for the published numbers of Ant and Walker2d."
+        )

@@ -1,0 +1,135 @@
+"""What the paper's six tasks share as Gymnasium environments."""
+
+from abc import abstractmethod
+from typing import Any, ClassVar, Protocol
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from pombu.envs.contract import Contract
+from pombu.errors import UsageError
+
+Array32 = npt.NDArray[np.float32]
+Array64 = npt.NDArray[np.float64]
+
+
+class World(Protocol):
+    """A task's real dynamics as functions of a float64 state vector.
+
+    The next state depends on nothing but state and action, so one world serves a single
+    environment and a whole batch of episodes, with equal results.
+    """
+
+    contract: Contract
+    observation_noise: float
+
+    def start(self, rng: np.random.Generator) -> Array64:
+        """Draw a start state."""
+
+    def advance(self, state: Array64, action: Array64) -> Array64:
+        """The state one control step later."""
+
+    def advance_all(self, states: Array64, actions: Array64) -> Array64:
+        """`advance` for every row."""
+
+    def observe(self, state: Array64) -> Array64:
+        """The clean observation of a state, batched over leading axes."""
+
+    def close(self) -> None:
+        """Free what the world holds."""
+
+
+class TaskEnv(gymnasium.Env[Array32, Array32]):
+    """A world with seeding, observation noise, action checks and clipping."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+
+    def __init__(
+        self,
+        world: World,
+        observation_dim: int,
+        action_bound: float,
+        action_dim: int,
+        render_mode: str | None,
+    ) -> None:
+        if render_mode not in {None, *self.metadata["render_modes"]}:
+            raise UsageError(
+                f"render_mode {render_mode!r} is not known; pombu's tasks render "
+                "'rgb_array', or nothing with None."
+            )
+        self.render_mode = render_mode
+        self.world = world
+        self.observation_space = spaces.Box(
+            -np.inf, np.inf, (observation_dim,), np.float32
+        )
+        self.action_space = spaces.Box(
+            -action_bound, action_bound, (action_dim,), np.float32
+        )
+        self._state: Array64 | None = None
+
+    @property
+    def contract(self) -> Contract:
+        """The task's reward, termination and starts."""
+        return self.world.contract
+
+    @property
+    def state(self) -> Array64:
+        """The clean float64 state."""
+        if self._state is None:
+            raise UsageError("The environment has no state yet: call reset() first.")
+        return self._state
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array32, dict[str, Any]]:
+        """Begin an episode."""
+        super().reset(seed=seed)
+        self._state = self.world.start(self.np_random)
+        return self._observe()
+
+    def step(
+        self, action: Array32
+    ) -> tuple[Array32, float, bool, bool, dict[str, Any]]:
+        """Clip the action to the box, advance, and reward from the clean state."""
+        clipped = clip_to_box(action, self.action_space)
+        before = self.state
+        self._state = self.world.advance(before, clipped)
+        obs, next_obs = self.world.observe(before), self.world.observe(self._state)
+        reward = float(self.contract.reward(obs, clipped, next_obs))
+        terminated = bool(self.contract.terminal(obs, clipped, next_obs))
+        observation, info = self._observe()
+        return observation, reward, terminated, False, info
+
+    @abstractmethod
+    def render(self) -> npt.NDArray[np.uint8] | None:
+        """The current state as an RGB picture, in render mode `rgb_array`."""
+
+    def close(self) -> None:
+        """Free the world."""
+        self.world.close()
+
+    def _observe(self) -> tuple[Array32, dict[str, Any]]:
+        clean = self.world.observe(self.state)
+        noise = self.world.observation_noise
+        seen = clean
+        if noise:
+            seen = clean + noise * self.np_random.standard_normal(clean.shape)
+        return seen.astype(np.float32), {"clean_observation": clean.astype(np.float32)}
+
+
+def clip_to_box(action: npt.ArrayLike, box: spaces.Box) -> Array64:
+    """The action clipped to the box, in float64; raise if it is none for that box."""
+    array = np.asarray(action, dtype=np.float64)
+    if array.shape != box.shape:
+        raise UsageError(
+            f"The action has shape {array.shape}, but this environment takes "
+            f"{box.shape}: give one number per actuator."
+        )
+    if not np.isfinite(array).all():
+        raise UsageError(
+            f"The action {array.tolist()} is not finite: give numbers between "
+            f"{box.low.min():g} and {box.high.max():g}."
+        )
+    return np.clip(array, box.low.astype(np.float64), box.high.astype(np.float64))

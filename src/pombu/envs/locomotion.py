@@ -1,0 +1,126 @@
+"""The four MuJoCo tasks, built directly on Gymnasium's model files."""
+
+import os
+from functools import partial
+
+import mujoco
+import numpy as np
+import numpy.typing as npt
+from mujoco import rollout
+
+from pombu.envs.catalogue import locomotion_spec
+from pombu.envs.config import require_bonus, require_noise
+from pombu.envs.contract import LocomotionContract
+from pombu.envs.environment import Array64, TaskEnv
+from pombu.envs.mujoco_models import load_model
+
+
+class LocomotionWorld:
+    """MuJoCo as a function of [qpos, qvel] and action.
+
+    The solver starts cold at every control step: a warm start would be hidden memory, and
+    a batch could not be stepped through `mujoco.rollout` with exactly equal results.
+    """
+
+    def __init__(self, contract: LocomotionContract) -> None:
+        self.contract = contract
+        self.observation_noise = contract.observation_noise
+        self.model = load_model(contract.spec.asset)
+        self.data = mujoco.MjData(self.model)
+        self._pool: rollout.Rollout | None = None
+        self._pool_data: list[mujoco.MjData] = []
+
+    def start(self, rng: np.random.Generator) -> Array64:
+        """Rest with noise on every position and velocity."""
+        spec = self.contract.spec
+        position_noise = rng.uniform(-1, 1, spec.nq) * spec.position_noise
+        draw = (
+            rng.standard_normal if spec.normal_velocity else partial(rng.uniform, -1, 1)
+        )
+        velocity = draw(size=spec.nv) * spec.velocity_noise
+        return np.asarray(self.contract.place(position_noise, velocity))
+
+    def advance(self, state: Array64, action: Array64) -> Array64:
+        """One control step of `frame_skip` physics steps."""
+        nq = self.contract.spec.nq
+        data = self.data
+        data.qpos[:], data.qvel[:] = state[:nq], state[nq:]
+        data.ctrl[:] = action
+        data.qacc_warmstart[:] = 0
+        mujoco.mj_step(self.model, data, nstep=self.contract.spec.frame_skip)
+        return np.concatenate([data.qpos, data.qvel])
+
+    def advance_all(self, states: Array64, actions: Array64) -> Array64:
+        """One control step of every row, on as many threads as there are cores."""
+        if self._pool is None:
+            threads = min(_available_cores(), len(states))
+            self._pool = rollout.Rollout(nthread=threads)
+            self._pool_data = [mujoco.MjData(self.model) for _ in range(threads)]
+        time = np.zeros((len(states), 1))
+        trajectory, _ = self._pool.rollout(
+            self.model,
+            self._pool_data,
+            np.concatenate([time, states], axis=1),
+            np.repeat(actions[:, None], self.contract.spec.frame_skip, axis=1),
+        )
+        return np.ascontiguousarray(trajectory[:, -1, 1:])
+
+    def observe(self, state: Array64) -> Array64:
+        """[qpos, qvel] without the leading positions that the paper leaves out."""
+        return state[..., self.contract.spec.unobserved :]
+
+    def close(self) -> None:
+        """Stop the threads."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+
+def _available_cores() -> int:
+    """Cores this process may use: workers on one machine are each given their share."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class LocomotionEnv(TaskEnv):
+    """Swimmer, HalfCheetah, Ant or Walker2d with the paper's reward."""
+
+    world: LocomotionWorld
+
+    def __init__(
+        self,
+        name: str,
+        observation_noise: float = 0.0,
+        alive_bonus: float = 0.0,
+        observe_y: bool = True,
+        render_mode: str | None = None,
+    ) -> None:
+        require_noise(observation_noise)
+        require_bonus(alive_bonus)
+        spec = locomotion_spec(name, observe_y)
+        world = LocomotionWorld(
+            LocomotionContract(spec, alive_bonus, observation_noise)
+        )
+        super().__init__(world, spec.observation_dim, 1.0, spec.nu, render_mode)
+        self._renderer: mujoco.Renderer | None = None
+
+    def render(self) -> npt.NDArray[np.uint8] | None:
+        """The scene from the camera that tracks the body."""
+        if self.render_mode is None:
+            return None
+        model, data = self.world.model, self.world.data
+        if self._renderer is None:
+            self._renderer = mujoco.Renderer(model, height=480, width=480)
+        nq = model.nq
+        data.qpos[:], data.qvel[:] = self.state[:nq], self.state[nq:]
+        mujoco.mj_forward(model, data)
+        self._renderer.update_scene(data, camera="track")
+        return np.asarray(self._renderer.render())
+
+    def close(self) -> None:
+        """Free the renderer and the world."""
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+        super().close()
