@@ -1,0 +1,1 @@
+"""Runs: their folder, checkpoints, logs, display, callbacks and the learn loop."""

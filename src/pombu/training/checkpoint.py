@@ -1,0 +1,255 @@
+"""Checkpoints: everything a run needs to go on exactly where it stopped.
+
+    checkpoints/000012/state.safetensors   the algorithm's state
+    checkpoints/000012/manifest.json       what it is, and a checksum of every file
+    episodes/00012.safetensors             real episodes, shared by later checkpoints
+
+A checkpoint appears under its name only when all of it is on the disk. Nothing in it
+can run code.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pombu._version import __version__
+from pombu.errors import RunError, UsageError
+from pombu.training import state_file
+from pombu.training.episodes import EpisodeStore, Shard, load_episodes
+from pombu.training.files import (
+    DamagedFileError,
+    digest,
+    read_checked,
+    set_aside,
+    sync_folder,
+    write_synced,
+    writing,
+)
+
+FORMAT = 1
+CHECKPOINTS = "checkpoints"
+EPISODES = "episodes"
+STATE = "state.safetensors"
+MANIFEST = "manifest.json"
+
+S = TypeVar("S")
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """What a checkpoint is a checkpoint of."""
+
+    algorithm: str
+    environment: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What one checkpoint holds."""
+
+    algorithm: str
+    environment: Mapping[str, Any]
+    iteration: int
+    score: float | None
+    """Mean real return of the policy, by which the best checkpoint is known."""
+    state_sha256: str
+    shards: tuple[Shard, ...]
+    format: int = FORMAT
+    pombu: str = __version__
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint(Generic[S]):
+    """A checkpoint read back."""
+
+    path: Path
+    manifest: Manifest
+    state: S
+
+
+def save(
+    run: Path,
+    state: Any,
+    store: EpisodeStore,
+    identity: Identity,
+    iteration: int,
+    score: float | None = None,
+) -> Path:
+    """Write a checkpoint into a run folder; a crash leaves either all of it or none."""
+    folder = run / CHECKPOINTS
+    path = folder / f"{iteration:06d}"
+    shards = store.save(run / EPISODES)
+    data = state_file.to_bytes(state)
+    manifest = Manifest(
+        algorithm=identity.algorithm,
+        environment=identity.environment,
+        iteration=iteration,
+        score=score,
+        state_sha256=digest(data),
+        shards=shards,
+    )
+    temporary = folder / f".{path.name}.{os.getpid()}.tmp"
+    with writing(path):
+        try:
+            temporary.mkdir()
+            write_synced(temporary / STATE, data)
+            write_synced(temporary / MANIFEST, _manifest_bytes(manifest))
+            sync_folder(temporary)
+            if path.exists():
+                set_aside(path)
+            temporary.rename(path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        sync_folder(folder)
+    return path
+
+
+def load(path: Path, template: S, identity: Identity) -> Checkpoint[S]:
+    """Read one checkpoint's state, without the episodes.
+
+    Raises:
+        DamagedFileError: A file of it is missing or is not what was written.
+        UsageError: It belongs to another version, algorithm, environment or config.
+    """
+    manifest = read_manifest(path)
+    _require_identity(path, manifest, identity)
+    data = read_checked(path / STATE, manifest.state_sha256)
+    try:
+        state = state_file.from_bytes(data, template)
+    except UsageError as error:
+        raise UsageError(
+            f"{path} does not fit this run's config ({error}): use the config.json "
+            "that it was made with."
+        ) from None
+    return Checkpoint(path, manifest, state)
+
+
+def load_latest(
+    run: Path, template: S, identity: Identity, warn: Callable[[str], None]
+) -> tuple[Checkpoint[S], EpisodeStore] | None:
+    """The newest whole checkpoint with its episodes; None if there is none yet.
+
+    Damaged ones are named through `warn` and left as they are.
+
+    Raises:
+        RunError: Checkpoints exist and all of them are damaged.
+    """
+    damaged: list[str] = []
+    for path in reversed(paths(run)):
+        try:
+            checkpoint = load(path, template, identity)
+            store = load_episodes(run / EPISODES, checkpoint.manifest.shards)
+        except DamagedFileError as error:
+            damaged.append(str(error.path))
+            warn(f"{error} Trying the checkpoint before {path.name}.")
+        else:
+            return checkpoint, store
+    if damaged:
+        raise RunError(
+            f"no checkpoint in {run} can be used, because these files are damaged: "
+            f"{', '.join(dict.fromkeys(damaged))}; restore them from a copy, or train "
+            "again in another folder."
+        )
+    return None
+
+
+def best(run: Path) -> Path | None:
+    """The checkpoint with the highest score, or the newest where none has one."""
+    scored = []
+    for path in paths(run):
+        try:
+            manifest = read_manifest(path)
+        except DamagedFileError:
+            continue
+        scored.append((-math.inf if manifest.score is None else manifest.score, path))
+    return max(scored)[1] if scored else None
+
+
+def prune(run: Path, keep: int) -> None:
+    """Remove all but the last `keep` checkpoints and the best one."""
+    every = paths(run)
+    kept = {*every[-keep:], best(run)}
+    for path in every:
+        if path not in kept:
+            # A crash midway must not leave half a checkpoint under a checkpoint's name.
+            doomed = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            with writing(path):
+                path.rename(doomed)
+                shutil.rmtree(doomed)
+
+
+def set_aside_after(run: Path, iteration: int) -> None:
+    """Free the names of checkpoints newer than the one a run goes on from."""
+    for path in paths(run):
+        if int(path.name) > iteration:
+            set_aside(path)
+
+
+def paths(run: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    folder = run / CHECKPOINTS
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.name.isdigit())
+
+
+def read_manifest(path: Path) -> Manifest:
+    """What the checkpoint says about itself.
+
+    Raises:
+        DamagedFileError: The manifest is missing or is not what was written.
+        UsageError: Another version of pombu wrote it.
+    """
+    file = path / MANIFEST
+    try:
+        outer = json.loads(file.read_bytes())
+        text = outer["manifest"]
+        whole = digest(text.encode()) == outer["sha256"]
+        content = json.loads(text)
+    except FileNotFoundError:
+        raise DamagedFileError(file, "it is missing") from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        raise DamagedFileError(file, "it cannot be read") from None
+    if not whole:
+        raise DamagedFileError(file, "its checksum differs")
+    if content["format"] != FORMAT:
+        raise UsageError(
+            f"{path} has checkpoint format {content['format']} (pombu "
+            f"{content['pombu']}), and this pombu {__version__} reads format {FORMAT}: "
+            "use the version that wrote it."
+        )
+    shards = tuple(Shard(**shard) for shard in content.pop("shards"))
+    return Manifest(**content, shards=shards)
+
+
+def clean(run: Path) -> None:
+    """Remove what an interrupted write left behind."""
+    for folder in (run, run / CHECKPOINTS, run / EPISODES):
+        for path in folder.glob(".*.tmp"):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def _manifest_bytes(manifest: Manifest) -> bytes:
+    text = json.dumps(dataclasses.asdict(manifest))
+    return json.dumps({"sha256": digest(text.encode()), "manifest": text}).encode()
+
+
+def _require_identity(path: Path, manifest: Manifest, expected: Identity) -> None:
+    if manifest.algorithm != expected.algorithm:
+        raise UsageError(
+            f"{path} is a checkpoint of the algorithm {manifest.algorithm}, not "
+            f"{expected.algorithm}: resume it in a run folder of its own."
+        )
+    if manifest.environment != expected.environment:
+        raise UsageError(
+            f"{path} is a checkpoint of the environment {dict(manifest.environment)}, "
+            f"not {dict(expected.environment)}: resume it in a run folder of its own."
+        )
