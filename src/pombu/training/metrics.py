@@ -1,0 +1,102 @@
+"""`metrics.csv`: one row per iteration, on the disk when the iteration ends.
+
+Columns that depend on the machine end in `_seconds` or `_memory`; all others are the same
+whenever the run is repeated. A metric that an iteration did not measure is left empty.
+"""
+
+import csv
+import io
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pombu.errors import RunError
+from pombu.training.files import write_atomic, writing
+
+MACHINE_DEPENDENT = ("_seconds", "_memory")
+
+Row = dict[str, float]
+
+
+class NonFiniteError(RunError):
+    """A metric is not a finite number, so the run cannot be trusted any further."""
+
+
+class MetricsFile:
+    """Appends rows to a CSV file whose header grows when a new metric appears."""
+
+    def __init__(self, path: Path) -> None:
+        """Append to `path`, which need not exist."""
+        self.path = path
+        self._columns = list(read_rows(path)[0]) if path.exists() else []
+
+    def append(self, row: Mapping[str, float]) -> None:
+        """Add one row and wait until it is on the disk."""
+        if new := [name for name in row if name not in self._columns]:
+            self._columns += new
+            self._rewrite(self.rows())
+        with writing(self.path), self.path.open("a", newline="") as file:
+            csv.DictWriter(file, self._columns).writerow(_text(row))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rows(self) -> list[Row]:
+        """All rows so far."""
+        return read_rows(self.path)[1] if self.path.exists() else []
+
+    def drop_after(self, iteration: int) -> None:
+        """Drop rows beyond an iteration, and half a row that a crash left."""
+        if self.path.exists():
+            self._rewrite(row for row in self.rows() if row["iteration"] <= iteration)
+
+    def _rewrite(self, rows: Iterable[Row]) -> None:
+        buffer = io.StringIO(newline="")
+        writer = csv.DictWriter(buffer, self._columns)
+        writer.writeheader()
+        writer.writerows(map(_text, rows))
+        write_atomic(self.path, buffer.getvalue().encode())
+
+
+def read_rows(path: Path) -> tuple[list[str], list[Row]]:
+    """The header and the whole rows of a metrics file."""
+    text = path.read_text()
+    # Only a line that ends was written completely.
+    reader = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
+    header = next(reader, [])
+    return header, [
+        {name: _number(cell) for name, cell in zip(header, cells, strict=True) if cell}
+        for cells in reader
+    ]
+
+
+def deterministic(row: Mapping[str, float]) -> Row:
+    """The part of a row that does not depend on the machine."""
+    return {k: v for k, v in row.items() if not k.endswith(MACHINE_DEPENDENT)}
+
+
+def require_finite(metrics: Mapping[str, float], iteration: int) -> None:
+    """Stop the run when a metric is infinite or not a number.
+
+    Raises:
+        NonFiniteError: Names the metrics.
+    """
+    bad = {name: value for name, value in metrics.items() if not math.isfinite(value)}
+    if bad:
+        named = ", ".join(f"{name} = {value}" for name, value in bad.items())
+        raise NonFiniteError(
+            f"iteration {iteration} gave {named}, so the run was stopped: lower the "
+            "learning rates or clip rewards (the guide on NaNs explains how to look)."
+        )
+
+
+def _text(row: Mapping[str, float]) -> dict[str, str]:
+    """Numbers in the shortest form that reads back exactly."""
+    return {
+        name: repr(int(value)) if float(value).is_integer() else repr(float(value))
+        for name, value in row.items()
+    }
+
+
+def _number(cell: str) -> float:
+    return int(cell) if cell.lstrip("-").isdigit() else float(cell)
