@@ -2,15 +2,18 @@
 
 from pombu.envs.action_box import ActionBox as ActionBox
 from pombu.envs.catalogue import CATALOGUE as CATALOGUE
+from pombu.envs.checker import Finding as Finding
+from pombu.envs.checker import Report as Report
+from pombu.envs.checker import check as check
 from pombu.envs.collection import CollectionError as CollectionError
 from pombu.envs.collection import Episode as Episode
 from pombu.envs.collection import collect as collect
 from pombu.envs.config import EnvConfig as EnvConfig
 from pombu.envs.contract import Contract as Contract
+from pombu.envs.lookup import resolve as resolve
 from pombu.envs.registry import register as register
 from pombu.envs.task import Task as Task
 from pombu.envs.task import load as load
 from pombu.envs.task import make as make
-from pombu.envs.task import resolve as resolve
 
 register()

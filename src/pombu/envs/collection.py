@@ -48,13 +48,13 @@ def collect(
 
     Args:
         task: Where to collect.
-        act: Called with the observations of all episodes, row i belonging to `seeds[i]`,
-            and the step's number. Rows of episodes that have ended are ignored.
+        act: Called with the observations of all episodes, row i belonging to
+            `seeds[i]`, and the step's number. Rows of ended episodes are ignored.
         seeds: Each episode is reset with its own, so none depends on the others.
         batched: Step pombu's own tasks together: the result is the same, only sooner.
 
     Raises:
-        CollectionError: The environment or the policy failed; carries what was collected.
+        CollectionError: The environment or the policy failed; holds what there was.
     """
     if not len(seeds):
         return []
@@ -77,7 +77,7 @@ def _run(task: Task, act: Act, stepper: Stepper, n: int) -> list[Episode]:
         if raw.shape != (n, task.action_dim):
             raise UsageError(
                 f"act returned actions of shape {raw.shape}, but {task.config.id} with "
-                f"{n} episodes needs {(n, task.action_dim)}: return one row per episode."
+                f"{n} episodes needs {(n, task.action_dim)}: return a row per episode."
             )
         if not np.isfinite(raw[running]).all():
             raise CollectionError(

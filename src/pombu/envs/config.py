@@ -11,11 +11,11 @@ class EnvConfig:
     """Which environment to learn in."""
 
     id: str = "pombu/HalfCheetah-v0"
-    """A task of pombu (`HalfCheetah` is short for `pombu/HalfCheetah-v0`), any Gymnasium
-    id, or `module:factory` where `factory()` returns a Gymnasium environment."""
+    """A task of pombu (`HalfCheetah` is short for `pombu/HalfCheetah-v0`), any
+    Gymnasium id, or `module:factory` where `factory()` returns an environment."""
 
     horizon: int | None = None
-    """Steps after which an episode is cut off; None keeps the environment's own limit."""
+    """Steps after which an episode is cut off; None keeps the environment's limit."""
 
     observation_noise: float = 0.0
     """Standard deviation of Gaussian noise added to every observation; rewards still

@@ -1,8 +1,8 @@
 """What the learner needs to know of a task: reward, termination, starts.
 
-The functions below are written once for numpy and JAX arrays: the real environment calls
-them on its clean float64 state and the learner on imagined float32 observations, so the
-two cannot drift apart.
+The functions below are written once for numpy and JAX arrays: the real environment
+calls them on its clean float64 state and the learner on imagined float32 observations,
+so the two cannot drift apart.
 """
 
 from dataclasses import dataclass

@@ -22,8 +22,13 @@ class World(Protocol):
     environment and a whole batch of episodes, with equal results.
     """
 
-    contract: Contract
-    observation_noise: float
+    @property
+    def contract(self) -> Contract:
+        """The task's reward, termination and starts."""
+
+    @property
+    def observation_noise(self) -> float:
+        """Standard deviation of the noise on every observation."""
 
     def start(self, rng: np.random.Generator) -> Array64:
         """Draw a start state."""
@@ -64,9 +69,8 @@ class TaskEnv(gymnasium.Env[Array32, Array32]):
         self.observation_space = spaces.Box(
             -np.inf, np.inf, (observation_dim,), np.float32
         )
-        self.action_space = spaces.Box(
-            -action_bound, action_bound, (action_dim,), np.float32
-        )
+        self._box = spaces.Box(-action_bound, action_bound, (action_dim,), np.float32)
+        self.action_space = self._box
         self._state: Array64 | None = None
 
     @property
@@ -93,7 +97,7 @@ class TaskEnv(gymnasium.Env[Array32, Array32]):
         self, action: Array32
     ) -> tuple[Array32, float, bool, bool, dict[str, Any]]:
         """Clip the action to the box, advance, and reward from the clean state."""
-        clipped = clip_to_box(action, self.action_space)
+        clipped = clip_to_box(action, self._box)
         before = self.state
         self._state = self.world.advance(before, clipped)
         obs, next_obs = self.world.observe(before), self.world.observe(self._state)

@@ -1,7 +1,6 @@
 """The four MuJoCo tasks, built directly on Gymnasium's model files."""
 
 import os
-from functools import partial
 
 import mujoco
 import numpy as np
@@ -13,31 +12,37 @@ from pombu.envs.config import require_bonus, require_noise
 from pombu.envs.contract import LocomotionContract
 from pombu.envs.environment import Array64, TaskEnv
 from pombu.envs.mujoco_models import load_model
+from pombu.errors import RunError
 
 
 class LocomotionWorld:
     """MuJoCo as a function of [qpos, qvel] and action.
 
-    The solver starts cold at every control step: a warm start would be hidden memory, and
-    a batch could not be stepped through `mujoco.rollout` with exactly equal results.
+    The solver starts cold at every control step: a warm start would be hidden memory,
+    and `mujoco.rollout` could not step a batch with exactly equal results.
     """
 
     def __init__(self, contract: LocomotionContract) -> None:
         self.contract = contract
-        self.observation_noise = contract.observation_noise
         self.model = load_model(contract.spec.asset)
         self.data = mujoco.MjData(self.model)
         self._pool: rollout.Rollout | None = None
         self._pool_data: list[mujoco.MjData] = []
 
+    @property
+    def observation_noise(self) -> float:
+        """Standard deviation of the noise on every observation."""
+        return self.contract.observation_noise
+
     def start(self, rng: np.random.Generator) -> Array64:
         """Rest with noise on every position and velocity."""
         spec = self.contract.spec
         position_noise = rng.uniform(-1, 1, spec.nq) * spec.position_noise
-        draw = (
-            rng.standard_normal if spec.normal_velocity else partial(rng.uniform, -1, 1)
-        )
-        velocity = draw(size=spec.nv) * spec.velocity_noise
+        if spec.normal_velocity:
+            velocity = rng.standard_normal(spec.nv)
+        else:
+            velocity = rng.uniform(-1, 1, spec.nv)
+        velocity *= spec.velocity_noise
         return np.asarray(self.contract.place(position_noise, velocity))
 
     def advance(self, state: Array64, action: Array64) -> Array64:
@@ -83,6 +88,17 @@ def _available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def _renderer(model: mujoco.MjModel) -> mujoco.Renderer:
+    try:
+        return mujoco.Renderer(model, height=480, width=480)
+    except Exception as error:
+        raise RunError(
+            f"MuJoCo cannot render on this machine ({type(error).__name__}: {error}): "
+            "without a display install libegl1 and set MUJOCO_GL=egl, or libosmesa6 "
+            "and MUJOCO_GL=osmesa."
+        ) from error
+
+
 class LocomotionEnv(TaskEnv):
     """Swimmer, HalfCheetah, Ant or Walker2d with the paper's reward."""
 
@@ -111,7 +127,7 @@ class LocomotionEnv(TaskEnv):
             return None
         model, data = self.world.model, self.world.data
         if self._renderer is None:
-            self._renderer = mujoco.Renderer(model, height=480, width=480)
+            self._renderer = _renderer(model)
         nq = model.nq
         data.qpos[:], data.qvel[:] = self.state[:nq], self.state[nq:]
         mujoco.mj_forward(model, data)

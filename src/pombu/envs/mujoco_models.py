@@ -1,20 +1,22 @@
 """Gymnasium's model files, loaded without noise on the console or log files."""
 
 import logging
-import os
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import gymnasium
 
-if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
-    # MuJoCo picks its OpenGL backend when imported, and its default needs a display.
-    os.environ.setdefault("MUJOCO_GL", "egl")
+from pombu.envs.headless import choose_renderer
 
-import mujoco
+# MuJoCo picks its OpenGL backend when it is imported, and its default needs a display.
+choose_renderer()
+
+import mujoco  # noqa: E402
 
 ASSETS = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
+
+DEFAULT_DENSITY = 1000.0
+"""MuJoCo's density of a geom whose file names none."""
 
 logger = logging.getLogger("pombu.mujoco")
 
@@ -28,19 +30,24 @@ def quiet_mujoco() -> None:
 def load_model(asset: str) -> mujoco.MjModel:
     """Compile one of Gymnasium's model files.
 
-    The deprecated `settotalmass` of half_cheetah.xml is replaced by the density that
-    gives the same mass, so the file keeps its meaning when MuJoCo drops the attribute.
+    An unstable simulation is left to give NaN, which collection reports, where MuJoCo
+    would by default jump back to the rest position in silence. The `settotalmass` of
+    half_cheetah.xml, which MuJoCo deprecates, is replaced by the density that gives the
+    same mass.
     """
     quiet_mujoco()
     root = ElementTree.parse(ASSETS / asset).getroot()
-    total_mass = root.find("compiler").attrib.pop("settotalmass", None)
+    total_mass = None
+    for compiler in root.iter("compiler"):
+        total_mass = compiler.attrib.pop("settotalmass", None)
     model = _compile(root)
-    if total_mass is None:
-        return model
-    water = 1000.0
-    density = water * float(total_mass) / model.body_mass.sum()
-    root.find("default/geom").set("density", repr(float(density)))
-    return _compile(root)
+    if total_mass is not None:
+        density = DEFAULT_DENSITY * float(total_mass) / model.body_mass.sum()
+        for geom in root.iterfind("default/geom"):
+            geom.set("density", repr(float(density)))
+        model = _compile(root)
+    model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
+    return model
 
 
 def _compile(root: ElementTree.Element) -> mujoco.MjModel:

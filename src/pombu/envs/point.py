@@ -15,7 +15,11 @@ class PointWorld:
 
     def __init__(self, contract: PointContract) -> None:
         self.contract = contract
-        self.observation_noise = contract.observation_noise
+
+    @property
+    def observation_noise(self) -> float:
+        """Standard deviation of the noise on every observation."""
+        return self.contract.observation_noise
 
     def start(self, rng: np.random.Generator) -> Array64:
         """Uniform in the start square or cube."""

@@ -1,11 +1,6 @@
-"""Find, make and describe the environment that a user named."""
+"""Describe, make and check the environment that a user named."""
 
 import dataclasses
-import difflib
-import importlib
-import os
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,16 +9,15 @@ import numpy as np
 from gymnasium import spaces
 
 from pombu.envs.action_box import ActionBox
-from pombu.envs.catalogue import CATALOGUE
+from pombu.envs.catalogue import CATALOGUE, Entry
 from pombu.envs.config import EnvConfig
 from pombu.envs.contract import Contract
+from pombu.envs.lookup import Env, find_entry, make_foreign, resolve
 from pombu.envs.wrappers import FlatObservation, NoisyObservation
-from pombu.errors import PombuError, UsageError
+from pombu.errors import UsageError
 
 HORIZON_WITHOUT_LIMIT = 1000
 """Steps per episode of an environment that names no time limit of its own."""
-
-Env = gymnasium.Env[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -44,44 +38,6 @@ class Task:
         return make(self.config, render_mode)
 
 
-def resolve(name: str) -> str:
-    """The full name of an environment: a Gymnasium id or `module:factory`."""
-    for entry in CATALOGUE:
-        if name in {entry.name, entry.id}:
-            return entry.id
-    if ":" in name or _registered(name):
-        return name
-    known = [entry.name for entry in CATALOGUE]
-    candidates = {key.lower(): key for key in [*gymnasium.registry, *known]}
-    near = difflib.get_close_matches(name.lower(), candidates, n=1, cutoff=0.5)
-    hint = f"did you mean {candidates[near[0]]!r}?" if near else "see `pombu envs`."
-    raise UsageError(
-        f"There is no environment {name!r}; pombu takes one of {', '.join(known)}, a "
-        f"Gymnasium id or module:factory; {hint}"
-    )
-
-
-def make(config: EnvConfig, render_mode: str | None = None) -> Env:
-    """Make the environment: flat float32 observations, a time limit, noise if asked."""
-    name = resolve(config.id)
-    for entry in CATALOGUE:
-        if entry.id == name:
-            return _make_own(entry.name, name, config, render_mode)
-    if config.alive_bonus is not None or not config.observe_y:
-        raise UsageError(
-            f"alive_bonus and observe_y are options of pombu's own tasks, not of {name}: "
-            "leave them out."
-        )
-    _quiet_mujoco()
-    env = _make_foreign(name, config.horizon, render_mode)
-    _require_box(name, "observation", env.observation_space)
-    _require_finite_actions(name, env.action_space)
-    env = FlatObservation(env)
-    if config.observation_noise:
-        env = NoisyObservation(env, config.observation_noise)
-    return env
-
-
 def load(config: EnvConfig | str, **overrides: Any) -> Task:
     """Describe the environment; `overrides` replace fields of the config."""
     if isinstance(config, str):
@@ -90,34 +46,57 @@ def load(config: EnvConfig | str, **overrides: Any) -> Task:
     config = dataclasses.replace(config, id=resolve(config.id))
     env = make(config)
     try:
-        box = env.action_space
-        assert isinstance(box, spaces.Box)
-        low, high = box.low.ravel().tolist(), box.high.ravel().tolist()
+        box = action_box(config.id, env.action_space)
         return Task(
             config=config,
-            observation_dim=int(np.prod(env.observation_space.shape or (1,))),
-            action_dim=len(low),
-            horizon=_time_limit(env) or HORIZON_WITHOUT_LIMIT,
-            action_box=ActionBox(tuple(low), tuple(high)),
+            observation_dim=int(np.prod(env.observation_space.shape or ())),
+            action_dim=box.dim,
+            horizon=time_limit(env) or HORIZON_WITHOUT_LIMIT,
+            action_box=box,
             contract=_contract(env),
         )
     finally:
         env.close()
 
 
-def _make_own(short: str, name: str, config: EnvConfig, render_mode: str | None) -> Env:
+def make(config: EnvConfig, render_mode: str | None = None) -> Env:
+    """Make the environment: flat float32 observations, a time limit, noise if asked."""
+    name = resolve(config.id)
+    entry = find_entry(name)
+    if entry is not None:
+        return _make_own(entry, config, render_mode)
+    if config.alive_bonus is not None or not config.observe_y:
+        raise UsageError(
+            "alive_bonus and observe_y are options of pombu's own tasks "
+            f"({', '.join(entry.name for entry in CATALOGUE)}), not of {name}: leave "
+            "them out."
+        )
+    env = make_foreign(name, config.horizon, render_mode)
+    _require_observation_box(name, env.observation_space)
+    action_box(name, env.action_space)
+    limit = time_limit(env)
+    horizon = config.horizon or limit or HORIZON_WITHOUT_LIMIT
+    if limit is None or horizon < limit:
+        env = gymnasium.wrappers.TimeLimit(env, horizon)
+    env = FlatObservation(env)
+    if config.observation_noise:
+        env = NoisyObservation(env, config.observation_noise)
+    return env
+
+
+def _make_own(entry: Entry, config: EnvConfig, render_mode: str | None) -> Env:
     options: dict[str, Any] = {"observation_noise": config.observation_noise}
     if config.alive_bonus is not None:
         options["alive_bonus"] = config.alive_bonus
     if not config.observe_y:
-        if short != "Ant":
+        if entry.name != "Ant":
             raise UsageError(
-                f"observe_y=False hides Ant's sideways position and {short} observes "
-                "none: leave the option out."
+                f"observe_y=False hides Ant's sideways position, and {entry.name} "
+                "observes none: leave the option out."
             )
         options["observe_y"] = False
     return gymnasium.make(
-        name,
+        entry.id,
         max_episode_steps=config.horizon,
         disable_env_checker=True,
         render_mode=render_mode,
@@ -125,81 +104,10 @@ def _make_own(short: str, name: str, config: EnvConfig, render_mode: str | None)
     )
 
 
-def _make_foreign(name: str, horizon: int | None, render_mode: str | None) -> Env:
-    try:
-        if not _registered(name) and (factory := _factory(name)) is not None:
-            env = factory()
-            if not isinstance(env, gymnasium.Env):
-                raise UsageError(
-                    f"{name} returned {type(env).__name__}, but pombu needs a "
-                    "gymnasium.Env: return one from the factory."
-                )
-        else:
-            env = gymnasium.make(
-                name,
-                max_episode_steps=horizon,
-                disable_env_checker=True,
-                render_mode=render_mode,
-            )
-    except PombuError:
-        raise
-    except Exception as error:
-        raise UsageError(
-            f"{name} could not be made ({type(error).__name__}: {error}); check that "
-            "what it needs is installed and that it takes no required arguments."
-        ) from error
-    limit = _time_limit(env)
-    steps = horizon or limit or HORIZON_WITHOUT_LIMIT
-    if limit is None or steps < limit:
-        env = gymnasium.wrappers.TimeLimit(env, steps)
-    return env
-
-
-def _factory(name: str) -> Callable[[], Env] | None:
-    """The callable behind `module:factory`; None if the module registers that id."""
-    module_name, _, attribute = name.partition(":")
-    # A console script does not look into the working directory, where the user's file is.
-    sys.path.append(os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        raise UsageError(
-            f"The module of {name!r} could not be imported ({type(error).__name__}: "
-            f"{error}); give module:factory with a module that Python finds from here."
-        ) from error
-    finally:
-        sys.path.remove(os.getcwd())
-    if attribute in gymnasium.registry:
-        return None
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        raise UsageError(
-            f"Module {module_name!r} has no function {attribute!r}; give module:factory "
-            "where factory() returns a Gymnasium environment."
-        )
-    return factory  # type: ignore[no-any-return]
-
-
-def _registered(name: str) -> bool:
-    try:
-        gymnasium.spec(name)
-    except (gymnasium.error.Error, ImportError):
-        return False
-    return True
-
-
-def _quiet_mujoco() -> None:
-    try:
-        from pombu.envs.mujoco_models import quiet_mujoco
-    except ImportError:
-        return
-    quiet_mujoco()
-
-
-def _time_limit(env: Env) -> int | None:
-    """The tightest time limit among the environment's wrappers and its spec."""
+def time_limit(env: Env) -> int | None:
+    """The tightest time limit among the environment's wrappers."""
     limits = []
-    layer: Any = env
+    layer = env
     while isinstance(layer, gymnasium.Wrapper):
         if isinstance(layer, gymnasium.wrappers.TimeLimit):
             limits.append(layer._max_episode_steps)
@@ -208,6 +116,7 @@ def _time_limit(env: Env) -> int | None:
 
 
 def _contract(env: Env) -> Contract | None:
+    """The environment's attribute `contract`, from the outermost wrapper with one."""
     if not env.has_wrapper_attr("contract"):
         return None
     contract = env.get_wrapper_attr("contract")
@@ -219,36 +128,29 @@ def _contract(env: Env) -> Contract | None:
     return contract
 
 
-def _require_box(name: str, kind: str, space: spaces.Space[Any]) -> None:
-    if isinstance(space, spaces.Box) and space.dtype is not None:
-        return
-    helps = {
-        spaces.Dict: "gymnasium.wrappers.FlattenObservation",
-        spaces.Tuple: "gymnasium.wrappers.FlattenObservation",
-        spaces.Discrete: "gymnasium.wrappers.FlattenObservation (one-hot)",
-    }
-    wrapper = (
-        "a gymnasium.ActionWrapper that turns a Box into its actions"
-        if kind == "action"
-        else helps.get(type(space), "gymnasium.wrappers.TransformObservation")
-    )
-    raise UsageError(
-        f"{name} has the {kind} space {space}, but pombu takes a Box of numbers: wrap it "
-        f"with {wrapper} and pass module:factory."
-    )
-
-
-def _require_finite_actions(name: str, space: spaces.Space[Any]) -> None:
-    _require_box(name, "action", space)
-    assert isinstance(space, spaces.Box)
-    if not np.issubdtype(space.dtype, np.floating):
+def _require_observation_box(name: str, space: spaces.Space[Any]) -> None:
+    if not isinstance(space, spaces.Box):
         raise UsageError(
-            f"{name} has the action space {space}, but pombu takes a Box of floats: wrap "
-            "it with gymnasium.wrappers.TransformAction and pass module:factory."
+            f"{name} has the observation space {space}, but pombu takes a Box of "
+            "numbers: wrap it with gymnasium.wrappers.FlattenObservation and pass "
+            "module:factory."
+        )
+
+
+def action_box(name: str, space: spaces.Space[Any]) -> ActionBox:
+    """The bounds of a Box of floats that has them; raise for any other space."""
+    if not (isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)):
+        raise UsageError(
+            f"{name} has the action space {space}, but pombu takes a Box of floats: "
+            "wrap it with a gymnasium.ActionWrapper that turns a float vector into its "
+            "actions and pass module:factory."
         )
     if not space.is_bounded("both"):
         raise UsageError(
             f"{name} has the action space {space} with infinite bounds, but pombu maps "
-            "actions to finite ones: wrap it with gymnasium.wrappers.RescaleAction or "
-            "TransformAction and pass module:factory."
+            "policy actions to finite ones: wrap it with "
+            "gymnasium.wrappers.TransformAction, whose action space is a finite Box, "
+            "and pass module:factory."
         )
+    low, high = space.low.ravel().tolist(), space.high.ravel().tolist()
+    return ActionBox(tuple(low), tuple(high))

@@ -31,8 +31,8 @@ class FlatObservation(gymnasium.Wrapper[Array32, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Array32, Any, bool, bool, dict[str, Any]]:
         """One step; the action keeps the shape of the environment's box."""
-        observation, *rest = self.env.step(action)
-        return (_flat(observation), *rest)
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return _flat(observation), reward, terminated, truncated, info
 
 
 class NoisyObservation(gymnasium.Wrapper[Array32, Any, Array32, Any]):

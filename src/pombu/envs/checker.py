@@ -1,0 +1,174 @@
+"""Compare a real environment with what pombu will assume about it."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from pombu.envs.environment import Array32
+from pombu.envs.lookup import Env, in_one_line
+from pombu.envs.task import Task
+from pombu.errors import UsageError
+
+Verdict = Literal["pass", "warn", "fail"]
+
+START_SAMPLES = 200
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing compared."""
+
+    subject: str
+    verdict: Verdict
+    detail: str
+    """What was found, with numbers."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All findings about one environment."""
+
+    id: str
+    steps: int
+    has_contract: bool
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed (warnings do not count)."""
+        return all(finding.verdict != "fail" for finding in self.findings)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Real steps under uniformly random actions.
+
+    Both ends of each step are clean where the environment tells its clean observation;
+    `seen` has every observation as the agent sees it, resets and noise included.
+    """
+
+    obs: Array32
+    actions: Array32
+    next_obs: Array32
+    rewards: npt.NDArray[np.float64]
+    terminated: npt.NDArray[np.bool_]
+    seen: Array32
+    type_faults: frozenset[str]
+
+
+def check(task: Task, steps: int = 300, seed: int = 0) -> Report:
+    """Take real steps and say what agrees with the task's contract and what does not."""
+    from pombu.envs.contract_checks import check_contract, describe_substitutes
+
+    if steps < 1:
+        raise UsageError(f"steps is {steps}: give 1 or more real steps to compare.")
+    env = task.make()
+    try:
+        walk, again = (_walk(task, env, steps, seed) for _ in range(2))
+        other = _walk(task, env, steps, seed + 1)
+        starts = np.stack([env.reset(seed=seed + i)[0] for i in range(START_SAMPLES)])
+        findings = [_bounds(walk, env), _dtypes(walk, env)]
+    except Exception as error:
+        detail = f"the environment raised {in_one_line(error)}"
+        findings = [Finding("steps", "fail", detail)]
+    else:
+        findings.append(_determinism(walk.seen, again.seen, other.seen))
+        if task.contract is None:
+            findings += describe_substitutes(walk, starts)
+        else:
+            findings += check_contract(task.contract, walk, starts, seed)
+    finally:
+        env.close()
+    has_contract = task.contract is not None
+    return Report(task.config.id, steps, has_contract, tuple(findings))
+
+
+def _walk(task: Task, env: Env, steps: int, seed: int) -> Walk:
+    # The same actions for every seed: a difference then comes from the environment.
+    policy_actions = np.random.default_rng(0).uniform(-1, 1, (steps, task.action_dim))
+    actions = task.action_box.to_box(policy_actions.astype(np.float32))
+    observation, info = env.reset(seed=seed)
+    seen = [observation]
+    rows: list[tuple[Any, ...]] = []
+    type_faults: set[str] = set()
+    for action in actions:
+        before = info.get("clean_observation", observation)
+        observation, reward, terminated, truncated, info = env.step(
+            action.reshape(env.action_space.shape or ())
+        )
+        type_faults |= _type_faults(reward, terminated, truncated)
+        after = info.get("clean_observation", observation)
+        rows.append((before, after, np.asarray(reward).ravel()[0], terminated))
+        seen.append(observation)
+        if terminated or truncated:
+            observation, info = env.reset()
+            seen.append(observation)
+    obs, next_obs, rewards, ends = zip(*rows, strict=True)
+    return Walk(
+        obs=np.stack(obs),
+        actions=actions,
+        next_obs=np.stack(next_obs),
+        rewards=np.asarray(rewards, dtype=np.float64),
+        terminated=np.asarray(ends, dtype=bool),
+        seen=np.stack(seen),
+        type_faults=frozenset(type_faults),
+    )
+
+
+def _type_faults(reward: Any, terminated: Any, truncated: Any) -> set[str]:
+    faults = set()
+    if np.ndim(reward) != 0:
+        faults.add(f"the reward has shape {np.shape(reward)} where one number is due")
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if not isinstance(flag, bool | np.bool_):
+            faults.add(f"{name} is a {type(flag).__name__} where a bool is due")
+    return faults
+
+
+def _bounds(walk: Walk, env: Env) -> Finding:
+    box = env.observation_space
+    assert isinstance(box, spaces.Box)
+    values = walk.seen
+    unfit = int((~np.isfinite(values)).sum() + (~np.isfinite(walk.rewards)).sum())
+    if unfit:
+        detail = f"{unfit} entries of observations or rewards are not finite"
+        return Finding("bounds", "fail", detail)
+    outside = int(((values < box.low) | (values > box.high)).sum())
+    constant = int((values.std(axis=0) == 0).sum())
+    detail = (
+        f"{outside} of {values.size} observed entries lie outside their space (seen: "
+        f"{values.min():.4g} to {values.max():.4g}); {constant} of {values.shape[1]} "
+        "dimensions never change"
+    )
+    return Finding("bounds", "warn" if outside or constant else "pass", detail)
+
+
+def _dtypes(walk: Walk, env: Env) -> Finding:
+    if walk.type_faults:
+        return Finding("dtypes", "fail", "; ".join(sorted(walk.type_faults)))
+    inner, outer = env.unwrapped.observation_space, env.observation_space
+    detail = f"observations {walk.seen.dtype}, reward a number, end flags boolean"
+    if inner.shape != outer.shape or inner.dtype != outer.dtype:
+        detail += f" (the environment's {inner} is flattened)"
+    return Finding("dtypes", "pass", detail)
+
+
+def _determinism(first: Array32, again: Array32, other: Array32) -> Finding:
+    n = len(first)
+    if first.shape != again.shape:
+        detail = f"the same seed gave {n} observations and then {len(again)}"
+        return Finding("determinism", "fail", detail)
+    gap = float(np.abs(first - again).max())
+    if not np.array_equal(first, again, equal_nan=True):
+        detail = f"the same seed gave two walks that differ by up to {gap:.4g}"
+        return Finding("determinism", "fail", detail)
+    if np.array_equal(first, other, equal_nan=True):
+        detail = f"two different seeds gave the same {n} observations"
+        return Finding("determinism", "warn", detail)
+    detail = (
+        f"one seed gave the same {n} observations twice, another seed different ones"
+    )
+    return Finding("determinism", "pass", detail)
