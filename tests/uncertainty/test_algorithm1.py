@@ -77,7 +77,7 @@ def test_gradient_matches_finite_differences(arrays):
 
 
 def test_the_covariance_of_reward_and_value_is_kept(rng):
-    rewards = rng.normal(size=(6, 3))
+    rewards = jnp.asarray(rng.normal(size=(6, 3)))
     np.testing.assert_allclose(local_uncertainty(rewards, -rewards, 1.0), 0, atol=1e-6)
 
 

@@ -21,7 +21,7 @@ from pombu.errors import UsageError
 def local_uncertainty(
     member_rewards: Float[Array, "K *batch"],
     member_next_values: Float[Array, "K *batch"],
-    gamma: float,
+    gamma: float | int,
     ddof: int = 0,
 ) -> Float[Array, "*batch"]:
     """Variance over the K members of ``r_j + gamma * V(s_j)``: the paper's ``d``.
@@ -37,7 +37,7 @@ def local_uncertainty(
 
 def propagate(
     d: Float[Array, "H *batch"],
-    gamma: float,
+    gamma: float | int,
     continues: Float[Array, "H *batch"] | None = None,
 ) -> Float[Array, "H *batch"]:
     """Add local uncertainties up along time, ``D^i = d^i + gamma^2 c^i D^{i+1}``.
@@ -78,7 +78,7 @@ def standard_deviation(variance: Float[Array, "*shape"]) -> Float[Array, "*shape
 def q_uncertainty(
     member_rewards: Any,
     member_next_values: Any,
-    gamma: float = 1.0,
+    gamma: float | int = 1.0,
     ddof: int = 0,
 ) -> Float[Array, "H *batch"]:
     """Estimate the uncertainty in Q along trajectories (Algorithm 1).
@@ -118,11 +118,11 @@ def q_uncertainty(
     return uncertainty
 
 
-@partial(jax.jit, static_argnames="ddof")
+@partial(jax.jit, static_argnames=("gamma", "ddof"))
 def _scan(
     rewards: Float[Array, "K H *batch"],
     next_values: Float[Array, "K H *batch"],
-    gamma: float,
+    gamma: float | int,
     ddof: int,
 ) -> Float[Array, "H *batch"]:
     d = local_uncertainty(rewards, next_values, gamma, ddof)
