@@ -1,0 +1,387 @@
+"""POMBU: Policy Optimization with Model-Based Uncertainty (Algorithm 2).
+
+One iteration collects real trajectories with exploration policies, fits the ensemble,
+improves value and policy M times on imagined trajectories, and evaluates. The paper's
+loop begins with the fit and ends with exploration; turned so that collection comes
+first, every evaluated policy has learned from exactly the real steps counted so far.
+
+MEPPO is the same with alpha = 0, beta = 0 and no exploration policies.
+"""
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pombu.config import PolicyConfig, POMBUConfig, ValueConfig
+from pombu.data import Experience, Normaliser, learn_from, no_experience
+from pombu.diagnosis import prediction_error
+from pombu.envs import Episode, Task, collect
+from pombu.errors import UsageError
+from pombu.imagination import Imagined, imagine_in_shards
+from pombu.improvement import (
+    improve_policy,
+    improve_value,
+    policy_adam,
+    prepare,
+    value_adam,
+)
+from pombu.models import Ensemble
+from pombu.networks import MLP
+from pombu.objectives import exploration_advantage
+from pombu.policies import GaussianPolicy, entropy, init_policy
+from pombu.randomness import Keys
+from pombu.reporting import Update, fit_metrics, improvement_metrics
+from pombu.rollouts import act_with, evaluate, policy_of
+from pombu.simulation import simulate
+from pombu.training.algorithm import Policy
+from pombu.training.episodes import EpisodeStore
+from pombu.training.stages import StageTimer
+from pombu.values import init_value
+from pombu.workers import Workers
+from pombu.worlds import Rules, World, fit_world, fresh_ensemble, starts, world_of
+
+Metrics = dict[str, float]
+
+
+class State(eqx.Module):
+    """Everything that a run is, beside its episodes."""
+
+    seed: np.ndarray
+    iteration: np.ndarray
+    real_steps: np.ndarray
+    imagined_steps: np.ndarray
+    policy: GaussianPolicy
+    policy_optimiser: Any
+    value: MLP
+    value_optimiser: Any
+    ensemble: Ensemble
+    experience: Experience
+
+
+class Learner:
+    """Algorithm 2 over one task: `init` a state, then `iterate` it."""
+
+    def __init__(
+        self,
+        task: Task,
+        config: POMBUConfig,
+        name: str = "pombu",
+        workers: int | None = None,
+    ) -> None:
+        _require_full_minibatches(task, config)
+        self.name = name
+        self.task = task
+        self.config = config
+        self.workers = Workers(workers)
+        self.rules = Rules(
+            task.contract,
+            task.action_box,
+            config.returns,
+            task.horizon,
+            config.imagination.runaway,
+            config.model.precision,
+        )
+
+    def init(self, seed: int) -> State:
+        """Untrained networks and no experience."""
+        config, task = self.config, self.task
+        keys = Keys(seed, 0)
+        dim = task.observation_dim
+        policy = init_policy(
+            keys.jax("policy"), dim, task.action_dim, config.policy.hidden
+        )
+        value = init_value(keys.jax("value"), dim, config.value.hidden)
+        return State(
+            seed=np.asarray(seed),
+            iteration=np.asarray(0),
+            real_steps=np.asarray(0),
+            imagined_steps=np.asarray(0),
+            policy=policy,
+            policy_optimiser=policy_adam(config.policy).init(policy),
+            value=value,
+            value_optimiser=value_adam(config.value).init(value),
+            ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
+            experience=no_experience(dim, task.action_dim),
+        )
+
+    def policy(self, state: State) -> Policy:
+        """pi_theta, to act with."""
+        return policy_of(state.policy, Normaliser.of(state.experience.observation))
+
+    def iterate(
+        self, state: State, episodes: EpisodeStore, stage: StageTimer
+    ) -> tuple[State, Metrics]:
+        """One pass of Algorithm 2's loop."""
+        config = self.config
+        iteration = int(state.iteration)
+        keys = Keys(int(state.seed), iteration)
+        if iteration < config.policy.reset_std_iterations:
+            state = eqx.tree_at(
+                lambda s: s.policy.log_std, state, jnp.zeros_like(state.policy.log_std)
+            )
+        with stage("explore"):
+            explorers, explored = self.explorers(state, episodes, keys)
+        with stage("collect"):
+            collected = collect(
+                self.task,
+                act_with(explorers, config.trajectories, keys.jax("collect")),
+                keys.episodes("collect", config.trajectories),
+            )
+            episodes.append(collected)
+            state = self._remember(state, collected)
+        with stage("fit"):
+            state, fitted = self.fit(state, episodes, keys)
+        state, improved = self.improve(state, episodes, keys, stage)
+        with stage("evaluate"):
+            evaluated, real = evaluate(
+                self.task,
+                state.policy,
+                Normaliser.of(state.experience.observation),
+                config.evaluation_episodes,
+                keys,
+            )
+            errors = prediction_error(self.world(state), self.rules, real)
+        imagined = config.updates * config.imagination.trajectories + explored
+        state = eqx.tree_at(
+            lambda s: (s.iteration, s.imagined_steps),
+            state,
+            (
+                state.iteration + 1,
+                state.imagined_steps + imagined * self.task.horizon,
+            ),
+        )
+        return state, {
+            "iteration": iteration + 1,
+            "real_steps": int(state.real_steps),
+            "imagined_steps": int(state.imagined_steps),
+            **evaluated,
+            **improved,
+            "entropy": float(entropy(state.policy)),
+            "return_collected": float(np.mean([e.rewards.sum() for e in collected])),
+            "return_scale": float(state.experience.returns.std[0]),
+            **fitted,
+            **errors,
+        }
+
+    def world(self, state: State) -> World:
+        """The learned world as the state has it."""
+        return world_of(state.ensemble, state.experience, self.config.model)
+
+    def fit(
+        self, state: State, episodes: EpisodeStore, keys: Keys
+    ) -> tuple[State, Metrics]:
+        """Train the ensemble, from where it was unless it is time to start afresh."""
+        model = self.config.model
+        if model.kind == "simulator":
+            return state, {}
+        iteration, every = int(state.iteration), model.reinitialise_every
+        ensemble = state.ensemble
+        if every and iteration and iteration % every == 0:
+            ensemble = fresh_ensemble(keys.jax("ensemble"), self.task, model)
+        ensemble, report = fit_world(
+            ensemble,
+            list(episodes),
+            state.experience,
+            model,
+            self._capacity,
+            keys.numpy("fit"),
+            iteration // every if every else 0,
+            self.workers,
+        )
+        return eqx.tree_at(lambda s: s.ensemble, state, ensemble), fit_metrics(report)
+
+    def improve(
+        self, state: State, episodes: EpisodeStore, keys: Keys, stage: StageTimer
+    ) -> tuple[State, Metrics]:
+        """M times: imagine, then train V_phi and pi_theta side by side.
+
+        The advantages come from the value function before its update, so neither of the
+        two has to wait for the other.
+        """
+        config = self.config
+        world = self.world(state)
+        everyone = jnp.full(config.model.members, 1.0 / config.model.members)
+        policy, policy_optimiser = state.policy, state.policy_optimiser
+        value, value_optimiser = state.value, state.value_optimiser
+        updates: list[Update] = []
+        for i in range(config.updates):
+            with stage("imagine"):
+                imagined = self.dream(
+                    policy,
+                    value,
+                    world,
+                    episodes,
+                    keys,
+                    ("imagine", i),
+                    config.imagination.trajectories,
+                    config.imagination.shards,
+                    everyone,
+                )
+                batch, goals = prepare(imagined, config.returns)
+            with stage("improve"):
+                new_value, new_policy = self.workers.both(
+                    partial(
+                        improve_value,
+                        value,
+                        value_optimiser,
+                        batch,
+                        keys.numpy("value", i),
+                        self._learning_rate(config.value, state),
+                        config.value,
+                    ),
+                    partial(
+                        improve_policy,
+                        policy,
+                        policy_optimiser,
+                        batch,
+                        keys.numpy("policy", i),
+                        self._learning_rate(config.policy, state),
+                        config.alpha,
+                        config.policy,
+                    ),
+                )
+                value, value_optimiser, value_loss = new_value
+                policy, policy_optimiser, report = new_policy
+            updates.append((report, value_loss, imagined, goals))
+        state = eqx.tree_at(
+            lambda s: (s.policy, s.policy_optimiser, s.value, s.value_optimiser),
+            state,
+            (policy, policy_optimiser, value, value_optimiser),
+        )
+        return state, improvement_metrics(updates)
+
+    def explorers(
+        self, state: State, episodes: EpisodeStore, keys: Keys
+    ) -> tuple[tuple[GaussianPolicy, Normaliser], int]:
+        """Exploration policies as one stack, and how many trajectories they imagined.
+
+        Each is trained from pi_theta on its own virtual trajectories to seek what is
+        uncertain, A + beta sqrt(D). Before the first fit pi_theta itself explores.
+        """
+        config = self.config
+        normaliser = Normaliser.of(state.experience.observation)
+        number = config.exploration.policies
+        if not number or not int(state.iteration):
+            alone = jax.tree.map(lambda leaf: leaf[None], state.policy)
+            return (alone, normaliser), 0
+        world = self.world(state)
+
+        def explorer(index: int) -> GaussianPolicy:
+            imagined = self.dream(
+                state.policy,
+                state.value,
+                world,
+                episodes,
+                keys,
+                ("explore", index),
+                config.exploration.trajectories,
+                1,
+                self._member_weights(keys.jax("members", index)),
+            )
+            batch, _ = prepare(imagined, config.returns)
+            bold = exploration_advantage(
+                batch.advantages, batch.uncertainty, config.beta
+            )
+            policy, _, _ = improve_policy(
+                state.policy,
+                policy_adam(config.policy).init(state.policy),
+                batch._replace(advantages=bold),
+                keys.numpy("explore", index),
+                self._learning_rate(config.policy, state),
+                0.0,
+                config.policy,
+            )
+            return policy
+
+        policies = self.workers.map(explorer, range(number))
+        stack = jax.tree.map(lambda *leaves: jnp.stack(leaves), *policies)
+        return (stack, normaliser), number * config.exploration.trajectories
+
+    def dream(
+        self,
+        policy: GaussianPolicy,
+        value: MLP,
+        world: World,
+        episodes: EpisodeStore,
+        keys: Keys,
+        part: tuple[str, int],
+        number: int,
+        shards: int,
+        member_weights: Float[Array, " K"],
+    ) -> Imagined:
+        """`number` virtual trajectories of the policy for a numbered part of a stage."""
+        if self.config.model.kind == "simulator":
+            seeds = keys.episodes(f"{part[0]} {part[1]}", number)
+            return simulate(
+                policy,
+                value,
+                self.task,
+                world.observation,
+                float(world.return_std),
+                self.config.returns,
+                keys.jax(*part),
+                seeds,
+            )
+        first = starts(self.task, list(episodes), number, keys.jax("start", part[1]))
+        return imagine_in_shards(
+            policy,
+            value,
+            world,
+            self.rules,
+            first,
+            member_weights,
+            keys.jax(*part),
+            shards,
+            self.workers,
+        )
+
+    def _remember(self, state: State, collected: list[Episode]) -> State:
+        returns = self.config.returns
+        experience = learn_from(
+            state.experience, collected, returns.gamma, returns.reward_clip
+        )
+        steps = sum(len(episode.rewards) for episode in collected)
+        return eqx.tree_at(
+            lambda s: (s.experience, s.real_steps),
+            state,
+            (experience, state.real_steps + steps),
+        )
+
+    def _member_weights(self, key: PRNGKeyArray) -> Float[Array, " K"]:
+        """How often each member gives an exploration policy its next state."""
+        members = self.config.model.members
+        if not self.config.exploration.random_members:
+            return jnp.full(members, 1.0 / members)
+        return jax.random.dirichlet(key, jnp.ones(members))
+
+    def _learning_rate(self, config: PolicyConfig | ValueConfig, state: State) -> float:
+        """Falls linearly with the iteration, as in the paper's tables."""
+        done = min(int(state.iteration) / self.config.iterations, 1.0)
+        first, last = config.learning_rate, config.final_learning_rate
+        return first + (last - first) * done
+
+    @property
+    def _capacity(self) -> int:
+        """Rows of real data to make room for."""
+        config = self.config
+        planned = config.iterations * config.trajectories * self.task.horizon
+        return config.capacity or planned
+
+
+def _require_full_minibatches(task: Task, config: POMBUConfig) -> None:
+    trajectories = config.imagination.trajectories
+    if config.exploration.policies:
+        trajectories = min(trajectories, config.exploration.trajectories)
+    samples = trajectories * task.horizon
+    largest = max(config.policy.minibatch, config.value.minibatch)
+    if largest > samples:
+        raise UsageError(
+            f"A minibatch of {largest} is larger than an imagined batch of {samples} "
+            f"samples ({trajectories} trajectories of {task.horizon} steps): lower "
+            "policy.minibatch and value.minibatch or imagine more trajectories."
+        )

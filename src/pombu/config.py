@@ -1,0 +1,214 @@
+"""What a run of POMBU can be told, as frozen dataclasses.
+
+Defaults are the paper's HalfCheetah (H=200), completed from the published code where the
+paper is silent. `pombu.presets` holds the values for every task.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pombu.envs import EnvConfig
+from pombu.errors import UsageError
+
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The learned world and its fit."""
+
+    kind: Literal["ensemble", "simulator"] = "ensemble"
+    """`ensemble` learns; `simulator` imagines in the real environment itself, which tells
+    the optimiser's errors from the model's."""
+    members: int = 5
+    """K, networks in the ensemble."""
+    hidden: tuple[int, ...] = (512, 512)
+    """Hidden layer sizes of each member."""
+    reward: Literal["known", "learned"] = "known"
+    """`known` uses the task's reward function; `learned` predicts the reward beside the
+    state change, as is done where a task has no such function."""
+    learning_rate: float = 2e-4
+    """Adam's step size."""
+    batch_size: int = 1000
+    """Rows per gradient step."""
+    gradient_clip: float = 0.5
+    """Largest global norm of a gradient (published code; the paper does not say)."""
+    validation_fraction: float = 0.2
+    """Share of each trajectory that a member holds out (the paper's 4-to-1 split)."""
+    validation_rows: int = 20_000
+    """Held-out rows looked at in each validation, at most."""
+    validate_every: int = 5
+    """Epochs between validations."""
+    validate_every_steps: int | None = None
+    """Gradient steps between validations, at most; None counts epochs alone (paper)."""
+    patience: int = 25
+    """Epochs without a lower validation loss after which a member stops."""
+    max_epochs: int = 10_000
+    """Epochs per fit, at most."""
+    max_steps: int | None = None
+    """Gradient steps per fit, at most; None leaves stopping to validation (paper)."""
+    reinitialise_every: int = 10
+    """Iterations after which the members start afresh with a new split (published code);
+    0 always keeps the previous weights."""
+    precision: Precision = "float32"
+    """Number format of the members' matrix products; sums are always float32."""
+
+
+@dataclass(frozen=True)
+class ImaginationConfig:
+    """Virtual trajectories."""
+
+    trajectories: int = 200
+    """Virtual trajectories per update."""
+    shards: int = 2
+    """Independent parts into which an imagined batch is cut, so that as many cores can
+    work on it; part of the random stream, hence of the result."""
+    runaway: float = 1e5
+    """A trajectory whose state leaves plus or minus this bound is masked and counted."""
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """The Gaussian policy and its update."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Hidden layer sizes (tanh)."""
+    learning_rate: float = 1e-4
+    """Adam's step size in the first iteration."""
+    final_learning_rate: float = 1e-5
+    """Adam's step size when all iterations are done; falls linearly in between."""
+    epochs: int = 10
+    """Passes over the imagined batch per update."""
+    minibatch: int = 500
+    """Samples per gradient step."""
+    gradient_clip: float = 0.5
+    """Largest global norm of a gradient (published code)."""
+    clip: float = 0.15
+    """epsilon of the clipped ratio."""
+    reset_std_iterations: int = 5
+    """In the first iterations the log-std is set back to 0 before data is collected
+    (published code)."""
+    minimum_log_std: float = -10.0
+    """The log-std is kept at or above this value."""
+
+
+@dataclass(frozen=True)
+class ValueConfig:
+    """The value function and its update."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Hidden layer sizes (tanh)."""
+    learning_rate: float = 1e-4
+    """Adam's step size in the first iteration."""
+    final_learning_rate: float = 1e-5
+    """Adam's step size when all iterations are done; falls linearly in between."""
+    epochs: int = 10
+    """Passes over the imagined batch per update."""
+    minibatch: int = 500
+    """Samples per gradient step."""
+    gradient_clip: float = 0.5
+    """Largest global norm of a gradient (published code)."""
+
+
+@dataclass(frozen=True)
+class ReturnConfig:
+    """Units of rewards, advantages and uncertainty: together they give alpha and beta
+    their meaning."""
+
+    gamma: float = 0.99
+    """Discount factor (published code; the paper's text is undiscounted)."""
+    lam: float = 1.0
+    """lambda of the advantage estimate; 1 is the paper's return minus value."""
+    reward_clip: float | None = 5.0
+    """Raw rewards are cut to plus or minus this value (published code); None leaves them."""
+    scale_rewards: bool = True
+    """Divide rewards by the standard deviation of all real returns."""
+    advantage_clip: float | None = 5.0
+    """Advantages are cut to plus or minus this value before they are standardised."""
+    standardise_advantages: bool = True
+    """Give the advantages of a batch mean 0 and standard deviation 1."""
+    variance_clip: float | None = 5.0
+    """The variance D is cut to this value (published code); None leaves it."""
+    uncertainty_units: Literal["reward", "advantage"] = "reward"
+    """`reward` leaves sqrt(D) in units of scaled reward (published code); `advantage`
+    divides it by the same standard deviation as the advantages."""
+
+
+@dataclass(frozen=True)
+class ExplorationConfig:
+    """Exploration policies, which collect all real data after the first iteration."""
+
+    policies: int = 10
+    """Exploration policies per iteration; 0 collects with the policy itself."""
+    trajectories: int = 200
+    """Virtual trajectories that each of them is trained on."""
+    random_members: bool = True
+    """Each exploration policy draws its next states with its own random weighting of the
+    members (published code)."""
+
+
+@dataclass(frozen=True)
+class POMBUConfig:
+    """Policy Optimization with Model-Based Uncertainty (Algorithm 2)."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """The environment."""
+    alpha: float = 0.5
+    """How much the uncertainty of the surrogate objective is penalised."""
+    beta: float = 10.0
+    """How much exploration policies seek uncertainty."""
+    updates: int = 20
+    """M, policy updates per iteration."""
+    trajectories: int = 10
+    """N, real trajectories per iteration."""
+    iterations: int = 100
+    """Iterations over which learning rates fall."""
+    evaluation_episodes: int = 20
+    """Real episodes per evaluation; they are not learned from."""
+    capacity: int = 0
+    """Real transitions to make room for; 0 takes what the iterations will collect."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """The learned world and its fit."""
+    imagination: ImaginationConfig = field(default_factory=ImaginationConfig)
+    """Virtual trajectories."""
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    """The policy and its update."""
+    value: ValueConfig = field(default_factory=ValueConfig)
+    """The value function and its update."""
+    returns: ReturnConfig = field(default_factory=ReturnConfig)
+    """Units of rewards, advantages and uncertainty."""
+    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
+    """Exploration policies."""
+
+    def __post_init__(self) -> None:
+        _at_least("model.members (K)", self.model.members, 1)
+        _at_least("alpha", self.alpha, 0)
+        _at_least("beta", self.beta, 0)
+        _at_least("updates", self.updates, 0)
+        _at_least("trajectories", self.trajectories, 1)
+        _at_least("iterations", self.iterations, 1)
+        _at_least("evaluation_episodes", self.evaluation_episodes, 1)
+        _at_least("imagination.trajectories", self.imagination.trajectories, 1)
+        _at_least("imagination.shards", self.imagination.shards, 1)
+        _at_least("exploration.policies", self.exploration.policies, 0)
+        if self.imagination.trajectories % self.imagination.shards:
+            raise UsageError(
+                f"imagination.trajectories is {self.imagination.trajectories}, which "
+                f"imagination.shards = {self.imagination.shards} does not divide: "
+                "choose a multiple."
+            )
+        for name, value in (
+            ("returns.gamma", self.returns.gamma),
+            ("model.validation_fraction", self.model.validation_fraction),
+        ):
+            if not 0 < value <= 1:
+                raise UsageError(f"{name} is {value}; it must lie in (0, 1].")
+        if not 0 <= self.returns.lam <= 1:
+            raise UsageError(
+                f"returns.lam is {self.returns.lam}; it must lie in [0, 1]."
+            )
+
+
+def _at_least(name: str, value: float, least: float) -> None:
+    if not value >= least:
+        raise UsageError(f"{name} is {value}; it must be at least {least}.")

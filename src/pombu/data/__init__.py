@@ -1,0 +1,14 @@
+"""Real experience: the dataset with its per-member splits, and running normalisers."""
+
+from pombu.data.dataset import Dataset as Dataset
+from pombu.data.dataset import build_dataset as build_dataset
+from pombu.data.dataset import discounted_returns as discounted_returns
+from pombu.data.dataset import split_rows as split_rows
+from pombu.data.experience import Experience as Experience
+from pombu.data.experience import learn_from as learn_from
+from pombu.data.experience import no_experience as no_experience
+from pombu.data.experience import regression as regression
+from pombu.data.normaliser import Moments as Moments
+from pombu.data.normaliser import Normaliser as Normaliser
+from pombu.data.normaliser import empty_moments as empty_moments
+from pombu.data.normaliser import merge as merge

@@ -1,0 +1,91 @@
+"""All real transitions as arrays, split into training and validation rows per member.
+
+The dataset is a view of the episodes: it is rebuilt from them, never stored. A split is
+drawn per member within each trajectory from the run's seed, the split's generation and
+the episode's number alone; an episode therefore keeps its split for as long as the
+generation lasts, also across a restart.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pombu.envs import Episode
+from pombu.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Transitions of `n` real steps in the order in which they were collected."""
+
+    observations: np.ndarray
+    """[n, o] states before the step."""
+    actions: np.ndarray
+    """[n, a] actions in the environment's own units."""
+    deltas: np.ndarray
+    """[n, o] state changes."""
+    rewards: np.ndarray
+    """[n] observed rewards."""
+    validation: np.ndarray
+    """[K, n] True where the member holds the row out."""
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+
+def split_rows(
+    lengths: Sequence[int], members: int, fraction: float, seed: int, generation: int
+) -> np.ndarray:
+    """Mark `fraction` of each trajectory's rows for validation, per member.
+
+    Returns:
+        [K, n] booleans. A prefix of the episodes gives a prefix of the answer.
+    """
+    masks = []
+    for episode, length in enumerate(lengths):
+        rng = np.random.Generator(
+            np.random.Philox(key=seed, counter=[0, generation, episode, 0])
+        )
+        order = rng.permuted(np.tile(np.arange(length), (members, 1)), axis=1)
+        masks.append(order < round(fraction * length))
+    return np.concatenate(masks, axis=1)
+
+
+def build_dataset(
+    episodes: Sequence[Episode],
+    members: int,
+    validation_fraction: float,
+    seed: int,
+    generation: int,
+) -> Dataset:
+    """Stack the episodes and split them."""
+    if not episodes:
+        raise UsageError(
+            "The dataset is empty: collect at least one episode before fitting a model."
+        )
+    observations = np.concatenate([e.observations[:-1] for e in episodes])
+    following = np.concatenate([e.observations[1:] for e in episodes])
+    return Dataset(
+        observations,
+        np.concatenate([e.actions for e in episodes]),
+        following - observations,
+        np.concatenate([e.rewards for e in episodes]),
+        split_rows(
+            [len(e.rewards) for e in episodes],
+            members,
+            validation_fraction,
+            seed,
+            generation,
+        ),
+    )
+
+
+def discounted_returns(rewards: np.ndarray, gamma: float) -> np.ndarray:
+    """Sum of discounted rewards to go, G_h = r_h + gamma G_{h+1}, for one episode."""
+    returns = np.zeros(len(rewards), np.float64)
+    running = 0.0
+    for h in range(len(rewards) - 1, -1, -1):
+        running = float(rewards[h]) + gamma * running
+        returns[h] = running
+    return returns

@@ -1,0 +1,182 @@
+"""Imagined trajectories: policy x ensemble, one fused scan over the horizon.
+
+At every step all K members predict, the trajectory's reward is their mean, the next
+state comes from one member drawn per trajectory and step, and the members' rewards and
+next values give the local uncertainty of Algorithm 1. Nothing is computed twice: the
+value of the next state is among the members' next values.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from pombu.networks import MLP
+from pombu.policies import GaussianPolicy, sample
+from pombu.returns import scaled_reward
+from pombu.uncertainty.algorithm1 import local_uncertainty
+from pombu.values import predict as predict_value
+from pombu.workers import Workers, jit
+from pombu.worlds import Rules, World, predict_step
+
+
+class Imagined(NamedTuple):
+    """A batch of N trajectories of H steps, time first."""
+
+    observations: Float[Array, "H N o"]
+    """Normalised states before each step."""
+    actions: Float[Array, "H N a"]
+    """Actions in policy space, not clipped."""
+    log_probs: Float[Array, "H N"]
+    """log pi_old(a|s)."""
+    rewards: Float[Array, "H N"]
+    """Scaled rewards, the mean over members."""
+    values: Float[Array, "H N"]
+    """V_old of the states before each step."""
+    local: Float[Array, "H N"]
+    """Local uncertainty d."""
+    continues: Float[Array, "H N"]
+    """0 where the trajectory ends after the step."""
+    weight: Float[Array, "H N"]
+    """0 after a trajectory's end, and everywhere in one that was masked."""
+    raw_rewards: Float[Array, "H N"]
+    """Rewards as the task gives them, for reporting."""
+    masked: Float[Array, ""]
+    """Trajectories that were not finite or ran away."""
+
+
+Carry = tuple[Float[Array, "N o"], Float[Array, " N"], Bool[Array, " N"], Array]
+
+
+def imagine(
+    policy: GaussianPolicy,
+    value: MLP,
+    world: World,
+    rules: Rules,
+    starts: Float[Array, "N o"],
+    member_weights: Float[Array, " K"],
+    key: PRNGKeyArray,
+) -> Imagined:
+    """Roll the policy out in the learned world.
+
+    Args:
+        policy: pi_old.
+        value: V_old.
+        world: the learned world.
+        rules: contract, action box, units, horizon and limits.
+        starts: first states.
+        member_weights: probability with which each member gives the next state; u and
+            the mean reward stay uniform over members.
+        key: the random draws of this batch.
+    """
+    number = starts.shape[0]
+    log_weights = jnp.log(member_weights)
+
+    def step(carry: Carry, key: PRNGKeyArray) -> tuple[Carry, tuple[Array, ...]]:
+        state, value_now, running, sound = carry
+        action_key, member_key = jax.random.split(key)
+        observation = world.observation.normalise(state)
+        action, log_prob = sample(policy, observation, action_key)
+        boxed = rules.box.to_box(action)
+        following, raw = predict_step(world, rules, state, boxed)
+        reward = scaled_reward(raw, world.return_std, rules.returns)
+        next_values = predict_value(value, world.observation.normalise(following))
+        if rules.contract is None:
+            ended = jnp.zeros(following.shape[:-1], bool)
+        else:
+            ended = rules.contract.terminal(
+                jnp.broadcast_to(state, following.shape),
+                jnp.broadcast_to(boxed, (*following.shape[:-1], boxed.shape[-1])),
+                following,
+            )
+        # Nothing is to be had after a member's end: its next value is 0 there.
+        member_values = jnp.where(ended, 0.0, next_values)
+        local = local_uncertainty(reward, member_values, rules.returns.gamma)
+        chosen = jax.random.categorical(member_key, log_weights, shape=(number,))
+        pick = _picker(chosen)
+        next_state = pick(following)
+        proceeds = running & ~pick(ended)
+        bounded = jnp.all(jnp.abs(next_state) <= rules.runaway, -1)
+        sound = sound & (bounded | ~running)
+        # A masked trajectory goes on from its start, so that no NaN reaches a matmul.
+        next_state = jnp.where(sound[:, None], next_state, starts)
+        out = (
+            observation,
+            action,
+            log_prob,
+            jnp.mean(reward, 0),
+            value_now,
+            local,
+            proceeds.astype(jnp.float32),
+            running.astype(jnp.float32),
+            jnp.mean(raw, 0),
+        )
+        return (next_state, pick(next_values), proceeds, sound), out
+
+    everyone = jnp.ones(number, bool)
+    first_values = predict_value(value, world.observation.normalise(starts))
+    (_, _, _, sound), steps = jax.lax.scan(
+        step,
+        (starts, first_values, everyone, everyone),
+        jax.random.split(key, rules.horizon),
+    )
+    return _mask(Imagined(*steps, jnp.sum(~sound).astype(jnp.float32)), sound)
+
+
+_imagine = jit(imagine)
+
+
+def imagine_in_shards(
+    policy: GaussianPolicy,
+    value: MLP,
+    world: World,
+    rules: Rules,
+    starts: Float[Array, "N o"],
+    member_weights: Float[Array, " K"],
+    key: PRNGKeyArray,
+    shards: int,
+    workers: Workers,
+) -> Imagined:
+    """`imagine` with the batch cut into independent parts that run side by side."""
+    parts = starts.reshape(shards, -1, starts.shape[-1])
+
+    def part(shard: int) -> Imagined:
+        own_key = jax.random.fold_in(key, shard)
+        imagined: Imagined = _imagine(
+            policy, value, world, rules, parts[shard], member_weights, own_key
+        )
+        return imagined
+
+    joined: Imagined = _join(workers.map(part, range(shards)))
+    return joined
+
+
+@jit
+def _join(parts: Sequence[Imagined]) -> Imagined:
+    return jax.tree.map(
+        lambda *part: jnp.concatenate(part, 1) if part[0].ndim else sum(part), *parts
+    )
+
+
+def _picker(chosen: Array) -> Callable[[Array], Array]:
+    """Take, for every trajectory, what its drawn member predicted."""
+
+    def pick(members: Array) -> Array:
+        index = chosen.reshape((1, -1) + (1,) * (members.ndim - 2))
+        return jnp.take_along_axis(members, index, 0)[0]
+
+    return pick
+
+
+def _mask(imagined: Imagined, sound: Bool[Array, " N"]) -> Imagined:
+    """Take unsound trajectories out of every mean: weight 0 and no NaN left behind."""
+
+    def clean(steps: Array) -> Array:
+        keep = sound.reshape((1, -1) + (1,) * (steps.ndim - 2))
+        return jnp.where(keep, steps, 0.0)
+
+    fields = imagined._asdict()
+    masked = fields.pop("masked")
+    return Imagined(**{name: clean(x) for name, x in fields.items()}, masked=masked)

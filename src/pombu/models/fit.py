@@ -1,0 +1,246 @@
+"""Fitting the ensemble: Adam, individual early stopping, best weights restored.
+
+Members are independent, so each is trained by its own single-threaded program and the
+workers take turns at the unfinished ones: a member that has stopped costs nothing more.
+Rows are addressed by index into arrays of a fixed size, so nothing recompiles as the
+dataset grows.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+
+from pombu.config import ModelConfig
+from pombu.models.ensemble import Ensemble, Precision, materialise, predict
+from pombu.workers import Workers, jit
+
+_STEPS_PER_CALL = 32
+"""Gradient steps compiled into one call; a shorter remainder uses the same program."""
+
+
+class FitReport(NamedTuple):
+    """What happened to each member."""
+
+    validation_loss: np.ndarray
+    """[K] loss of the weights that were kept."""
+    epochs: np.ndarray
+    """[K] epochs trained, also those after the best."""
+
+
+class _Member(NamedTuple):
+    """One member on its way."""
+
+    number: int
+    parameters: Ensemble
+    optimiser: Any
+    best: Ensemble
+    best_loss: float
+    best_step: int
+    step: int
+
+
+def _optimiser(gradient_clip: float) -> optax.GradientTransformation:
+    return optax.chain(
+        optax.clip_by_global_norm(gradient_clip), optax.scale_by_adam(eps=1e-8)
+    )
+
+
+def _loss(
+    member: Ensemble,
+    inputs: Float[Array, "n i"],
+    targets: Float[Array, "n o"],
+    precision: Precision,
+) -> Float[Array, " n"]:
+    """Squared error per row, in normalised units."""
+    error = predict(materialise(member), inputs, precision) - targets
+    return jnp.mean(error**2, -1)
+
+
+@partial(jit, static_argnames=("gradient_clip", "precision"))
+def _train(
+    member: Ensemble,
+    optimiser: Any,
+    inputs: Float[Array, "n i"],
+    targets: Float[Array, "n o"],
+    rows: Int[Array, "s b"],
+    steps: Int[Array, ""],
+    learning_rate: Float[Array, ""],
+    gradient_clip: float,
+    precision: Precision,
+) -> tuple[Ensemble, Any]:
+    """Take `steps` gradient steps (at most the rows given)."""
+    transform = _optimiser(gradient_clip)
+
+    def step(number: Array, carry: tuple[Ensemble, Any]) -> tuple[Ensemble, Any]:
+        member, optimiser = carry
+        batch = rows[number]
+        gradient = jax.grad(
+            lambda m: jnp.mean(_loss(m, inputs[batch], targets[batch], precision))
+        )(member)
+        direction, optimiser = transform.update(gradient, optimiser)
+        member = jax.tree.map(lambda w, d: w - learning_rate * d, member, direction)
+        return member, optimiser
+
+    return jax.lax.fori_loop(0, steps, step, (member, optimiser))
+
+
+@partial(jit, static_argnames=("precision",))
+def _validate(
+    member: Ensemble,
+    inputs: Float[Array, "n i"],
+    targets: Float[Array, "n o"],
+    rows: Int[Array, " v"],
+    count: Int[Array, ""],
+    precision: Precision,
+) -> Float[Array, ""]:
+    """Mean loss over the first `count` of the validation rows."""
+    loss = _loss(member, inputs[rows], targets[rows], precision)
+    return jnp.sum(jnp.where(jnp.arange(len(rows)) < count, loss, 0.0)) / count
+
+
+def fit(
+    ensemble: Ensemble,
+    inputs: np.ndarray,
+    targets: np.ndarray,
+    validation: np.ndarray,
+    config: ModelConfig,
+    capacity: int,
+    seed: tuple[int, ...],
+    workers: Workers,
+) -> tuple[Ensemble, FitReport]:
+    """Train every member until its validation loss stops falling.
+
+    Args:
+        ensemble: where to start from.
+        inputs: [n, i] normalised states and actions.
+        targets: [n, o] normalised state changes (and rewards).
+        validation: [K, n] rows that each member holds out.
+        config: sizes, rates and the stopping rule.
+        capacity: rows to pad the arrays to, so that shapes stay the same.
+        seed: what the order of the rows is drawn from.
+        workers: threads to share the members between.
+    """
+    padding = ((0, max(capacity - len(inputs), 0)), (0, 0))
+    rows_in = jnp.asarray(np.pad(inputs, padding), jnp.float32)
+    rows_out = jnp.asarray(np.pad(targets, padding), jnp.float32)
+    transform = _optimiser(config.gradient_clip)
+
+    def start(number: int) -> _Member:
+        parameters = jax.tree.map(lambda leaf: leaf[number], ensemble)
+        optimiser = transform.init(parameters)
+        return _Member(number, parameters, optimiser, parameters, np.inf, 0, 0)
+
+    streams = []
+    held_out = []
+    epoch_steps = []
+    for number in range(ensemble.members):
+        rng = np.random.default_rng([*seed, number])
+        training_rows = np.flatnonzero(~validation[number])
+        streams.append(_batches(rng, training_rows, config.batch_size))
+        held_out.append(
+            _held_out(rng, np.flatnonzero(validation[number]), config.validation_rows)
+        )
+        epoch_steps.append(-(-len(training_rows) // config.batch_size))
+
+    def advance(member: _Member) -> _Member:
+        """Train one validation interval and look at the held-out rows."""
+        interval, _, _ = _budget(config, epoch_steps[member.number])
+        parameters, optimiser = member.parameters, member.optimiser
+        for offset in range(0, interval, _STEPS_PER_CALL):
+            steps = min(_STEPS_PER_CALL, interval - offset)
+            batches = [next(streams[member.number]) for _ in range(steps)]
+            batches += [batches[-1]] * (_STEPS_PER_CALL - steps)
+            parameters, optimiser = _train(
+                parameters,
+                optimiser,
+                rows_in,
+                rows_out,
+                np.stack(batches),
+                steps,
+                config.learning_rate,
+                config.gradient_clip,
+                config.precision,
+            )
+        rows, count = held_out[member.number]
+        loss = float(
+            _validate(parameters, rows_in, rows_out, rows, count, config.precision)
+        )
+        step = member.step + interval
+        member = member._replace(parameters=parameters, optimiser=optimiser, step=step)
+        # A tie counts as gain, as in the published code.
+        if loss <= member.best_loss:
+            member = member._replace(best=parameters, best_loss=loss, best_step=step)
+        return member
+
+    def finished(member: _Member) -> bool:
+        _, patience, longest = _budget(config, epoch_steps[member.number])
+        waited = member.step - member.best_step
+        return waited >= patience or member.step >= longest
+
+    done = _take_turns(
+        [start(number) for number in range(ensemble.members)],
+        advance,
+        finished,
+        workers.count,
+    )
+    trained = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[m.best for m in done])
+    return trained, FitReport(
+        np.array([m.best_loss for m in done]),
+        np.array([m.step / epoch_steps[m.number] for m in done]),
+    )
+
+
+def _budget(config: ModelConfig, epoch_steps: int) -> tuple[int, int, int]:
+    """Gradient steps between validations, without gain before stopping, and in all."""
+    interval = config.validate_every * epoch_steps
+    patience = config.patience * epoch_steps
+    longest = config.max_epochs * epoch_steps
+    if config.validate_every_steps is not None:
+        interval = min(interval, config.validate_every_steps)
+    if config.max_steps is not None:
+        longest = min(longest, config.max_steps)
+    return max(interval, 1), patience, longest
+
+
+def _batches(
+    rng: np.random.Generator, rows: np.ndarray, size: int
+) -> Iterator[np.ndarray]:
+    """Endless batches of `size` rows: one shuffled epoch after the other."""
+    waiting = rng.permutation(rows)
+    while True:
+        while len(waiting) < size:
+            waiting = np.concatenate([waiting, rng.permutation(rows)])
+        yield waiting[:size].astype(np.int32)
+        waiting = waiting[size:]
+
+
+def _held_out(
+    rng: np.random.Generator, rows: np.ndarray, most: int
+) -> tuple[np.ndarray, int]:
+    """At most `most` validation rows, padded to that size, and how many count."""
+    chosen = rng.permutation(rows)[:most].astype(np.int32)
+    return np.pad(chosen, (0, most - len(chosen))), len(chosen)
+
+
+def _take_turns(
+    members: list[_Member], advance: Any, finished: Any, count: int
+) -> list[_Member]:
+    """Let `count` threads advance unfinished members in turn until none is left."""
+    done: dict[int, _Member] = {}
+    with ThreadPoolExecutor(count) as pool:
+        running: set[Future[_Member]] = {pool.submit(advance, m) for m in members}
+        while running:
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            for member in (future.result() for future in ended):
+                if finished(member):
+                    done[member.number] = member
+                else:
+                    running.add(pool.submit(advance, member))
+    return [done[number] for number in range(len(members))]

@@ -1,0 +1,63 @@
+"""The paper's per-iteration quantities from the reports of an iteration's updates."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from pombu.imagination import Imagined
+from pombu.improvement import PolicyReport
+from pombu.models import FitReport
+from pombu.returns import Targets
+
+Update = tuple[PolicyReport, Array, Imagined, Targets]
+
+
+@jax.jit
+def _summary(
+    report: PolicyReport, value_loss: Array, imagined: Imagined, goals: Targets
+) -> Any:
+    steps = jnp.maximum(imagined.weight.sum(), 1.0)
+    trajectories = jnp.maximum(imagined.weight[0].sum(), 1.0)
+    uncertainty = jnp.sum(goals.uncertainty * imagined.weight) / steps
+    return {
+        "kl": report.kl,
+        "penalty": report.penalty,
+        "p_improve": report.p_improve,
+        "surrogate": report.surrogate,
+        "gradient_norm": report.gradient_norm,
+        "value_loss": value_loss,
+        "uncertainty": uncertainty,
+        "advantage_std": goals.advantage_std,
+        "masked_trajectories": imagined.masked,
+        "return_model": jnp.sum(imagined.raw_rewards * imagined.weight) / trajectories,
+    }
+
+
+def improvement_metrics(updates: Sequence[Update]) -> dict[str, float]:
+    """Means over the iteration's updates; return_model is that of the last one."""
+    if not updates:
+        return {}
+    rows = jax.device_get([_summary(*update) for update in updates])
+    mean = {name: float(sum(row[name] for row in rows)) / len(rows) for name in rows[0]}
+    mean["return_model"] = float(rows[-1]["return_model"])
+    mean["masked_trajectories"] *= len(rows)
+    penalty = max(mean["penalty"], 1e-12)
+    # p_improve is L_clip; the two below make it the probability the paper speaks of.
+    mean["p_improve_ratio"] = mean["p_improve"] / penalty
+    z = mean.pop("surrogate") / penalty
+    mean["p_improve_prob"] = 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))
+    return mean
+
+
+def fit_metrics(report: FitReport) -> dict[str, float]:
+    """Validation losses of the members, and how long they trained."""
+    losses = report.validation_loss
+    return {
+        "validation_loss": float(losses.mean()),
+        "fit_epochs": float(report.epochs.mean()),
+        **{f"validation_loss_{k}": float(loss) for k, loss in enumerate(losses)},
+    }

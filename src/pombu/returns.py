@@ -1,0 +1,94 @@
+"""From imagined rewards to returns, advantages and uncertainties in fixed units."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pombu.config import ReturnConfig
+from pombu.uncertainty.algorithm1 import propagate, standard_deviation
+
+Steps = Float[Array, "H N"]
+
+_VARIANCE_FLOOR = 1e-8
+
+
+def scaled_reward(
+    reward: Float[Array, "*b"], std: Float[Array, ""], config: ReturnConfig
+) -> Float[Array, "*b"]:
+    """Clip a raw reward, then divide it by the standard deviation of real returns."""
+    if config.reward_clip is not None:
+        reward = jnp.clip(reward, -config.reward_clip, config.reward_clip)
+    return reward / std if config.scale_rewards else reward
+
+
+def discounted_sum(rewards: Steps, continues: Steps, gamma: float) -> Steps:
+    """G_h = r_h + gamma c_h G_{h+1} with G_{H+1} = 0."""
+
+    def step(later: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+        reward, go_on = now
+        total = reward + gamma * go_on * later
+        return total, total
+
+    _, sums = jax.lax.scan(
+        step, jnp.zeros_like(rewards[0]), (rewards, continues), reverse=True
+    )
+    return sums
+
+
+class Targets(NamedTuple):
+    """What an update learns from, per imagined step."""
+
+    returns: Steps
+    """Targets of V_phi."""
+    advantages: Steps
+    """A_old, clipped and standardised as configured."""
+    uncertainty: Steps
+    """sqrt(D)."""
+    advantage_std: Float[Array, ""]
+    """Standard deviation of the advantages before they were standardised."""
+
+
+def targets(
+    rewards: Steps,
+    values: Steps,
+    local: Steps,
+    continues: Steps,
+    weight: Steps,
+    config: ReturnConfig,
+) -> Targets:
+    """Returns and advantages of Section 4 and sqrt(D) of Algorithm 1.
+
+    Args:
+        rewards: scaled rewards, the mean over members.
+        values: V_old of the states before the steps.
+        local: local uncertainty d of the steps.
+        continues: 0 where the trajectory ends after the step. Past the horizon the value
+            is 0, as in the paper's finite-horizon returns.
+        weight: 0 for steps that do not count.
+        config: discount, clipping and units.
+    """
+    next_values = jnp.concatenate([values[1:], jnp.zeros_like(values[:1])])
+    errors = rewards + config.gamma * continues * next_values - values
+    advantages = discounted_sum(errors, continues, config.gamma * config.lam)
+    returns = (
+        discounted_sum(rewards, continues, config.gamma)
+        if config.lam == 1.0
+        else advantages + values
+    )
+    if config.advantage_clip is not None:
+        advantages = jnp.clip(advantages, -config.advantage_clip, config.advantage_clip)
+    count = jnp.maximum(jnp.sum(weight), 1.0)
+    mean = jnp.sum(advantages * weight) / count
+    std = jnp.sqrt(jnp.sum((advantages - mean) ** 2 * weight) / count)
+    std = jnp.maximum(std, 1e-8)
+    if config.standardise_advantages:
+        advantages = (advantages - mean) / std
+    variance = propagate(local, config.gamma, continues)
+    if config.variance_clip is not None:
+        variance = jnp.clip(variance, _VARIANCE_FLOOR, config.variance_clip)
+    uncertainty = standard_deviation(variance)
+    if config.uncertainty_units == "advantage":
+        uncertainty = uncertainty / std
+    return Targets(returns, advantages, uncertainty, std)

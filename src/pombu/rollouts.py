@@ -1,0 +1,103 @@
+"""Acting in the real environment: exploration policies side by side, and evaluation."""
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pombu.data.normaliser import Normaliser
+from pombu.envs import Episode, Task, collect
+from pombu.policies import GaussianPolicy, sample
+from pombu.randomness import Keys
+from pombu.training.algorithm import Policy
+
+Act = Callable[[np.ndarray, int], np.ndarray]
+
+
+@jax.jit
+def _stochastic(
+    policies: GaussianPolicy,
+    normaliser: Normaliser,
+    observations: Float[Array, "P n o"],
+    key: PRNGKeyArray,
+    step: int,
+) -> Float[Array, "P n a"]:
+    keys = jax.random.split(jax.random.fold_in(key, step), observations.shape[0])
+    normal = normaliser.normalise(observations)
+    actions, _ = jax.vmap(sample)(policies, normal, keys)
+    return actions
+
+
+@jax.jit
+def _deterministic(
+    policy: GaussianPolicy, normaliser: Normaliser, observations: Float[Array, "n o"]
+) -> Float[Array, "n a"]:
+    return policy.mean(normaliser.normalise(observations))
+
+
+def act_with(
+    policies: tuple[GaussianPolicy, Normaliser], number: int, key: PRNGKeyArray
+) -> Act:
+    """Act with a stack of P policies in `number` episodes: policy p takes every P-th."""
+    stack, normaliser = policies
+    count = stack.log_std.shape[0]
+    rounds = -(-number // count)
+
+    def act(observations: np.ndarray, step: int) -> np.ndarray:
+        dim = observations.shape[1]
+        padded = np.zeros((rounds * count, dim), np.float32)
+        padded[:number] = observations
+        by_policy = padded.reshape(rounds, count, dim).swapaxes(0, 1)
+        actions = np.asarray(_stochastic(stack, normaliser, by_policy, key, step))
+        return actions.swapaxes(0, 1).reshape(rounds * count, -1)[:number]
+
+    return act
+
+
+def act_alone(
+    policy: GaussianPolicy, normaliser: Normaliser, number: int, key: PRNGKeyArray
+) -> Act:
+    """Act with one stochastic policy in `number` episodes."""
+    stack = jax.tree.map(lambda x: x[None], policy)
+    return act_with((stack, normaliser), number, key)
+
+
+def evaluate(
+    task: Task,
+    policy: GaussianPolicy,
+    normaliser: Normaliser,
+    episodes: int,
+    keys: Keys,
+) -> tuple[dict[str, float], list[Episode]]:
+    """Returns of the stochastic and the deterministic policy, and the former's episodes."""
+    stochastic_act = act_alone(policy, normaliser, episodes, keys.jax("evaluate"))
+
+    def act(observations: np.ndarray, step: int) -> np.ndarray:
+        first = stochastic_act(observations[:episodes], step)
+        second = _deterministic(policy, normaliser, observations[episodes:])
+        return np.concatenate([first, np.asarray(second)])
+
+    real = collect(task, act, keys.episodes("evaluate", 2 * episodes))
+    returns = np.array([episode.rewards.sum() for episode in real])
+    return {
+        "return_real": float(returns[:episodes].mean()),
+        "return_real_std": float(returns[:episodes].std()),
+        "return_deterministic": float(returns[episodes:].mean()),
+        "return_deterministic_std": float(returns[episodes:].std()),
+    }, real[:episodes]
+
+
+def policy_of(policy: GaussianPolicy, normaliser: Normaliser) -> Policy:
+    """The policy in the form in which runs are evaluated and exported."""
+
+    def act(
+        observations: np.ndarray, deterministic: bool, key: PRNGKeyArray
+    ) -> np.ndarray:
+        if deterministic:
+            return np.asarray(_deterministic(policy, normaliser, observations))
+        stack = jax.tree.map(lambda x: x[None], policy)
+        drawn = _stochastic(stack, normaliser, observations[None], key, 0)
+        return np.asarray(drawn[0])
+
+    return act

@@ -1,0 +1,154 @@
+"""A learned world: an ensemble, the units it was trained in, and the task's rules."""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pombu.config import ModelConfig, Precision, ReturnConfig
+from pombu.data import Experience, Normaliser, build_dataset, regression
+from pombu.envs import ActionBox, Contract, Episode, Task
+from pombu.errors import UsageError
+from pombu.models import (
+    Ensemble,
+    FitReport,
+    Layers,
+    fit,
+    init_ensemble,
+    materialise,
+    predict,
+)
+from pombu.workers import Workers, jit
+
+
+class World(eqx.Module):
+    """A learned world in the data's own units."""
+
+    layers: Layers
+    observation: Normaliser
+    action: Normaliser
+    delta: Normaliser
+    reward: Normaliser | None
+    """How a learned reward is restored; None where the task's reward is known."""
+    return_std: Float[Array, ""]
+    """Standard deviation of real returns, by which rewards are scaled."""
+
+    @property
+    def members(self) -> int:
+        """K."""
+        return self.layers.biases[0].shape[0]
+
+
+class Rules(eqx.Module):
+    """What stays the same from rollout to rollout; hashable, so static under jit."""
+
+    contract: Contract | None = eqx.field(static=True)
+    box: ActionBox = eqx.field(static=True)
+    returns: ReturnConfig = eqx.field(static=True)
+    horizon: int = eqx.field(static=True)
+    runaway: float = eqx.field(static=True)
+    precision: Precision = eqx.field(static=True)
+
+
+_materialise = jit(materialise)
+
+
+def fresh_ensemble(key: PRNGKeyArray, task: Task, config: ModelConfig) -> Ensemble:
+    """An untrained ensemble of the task's sizes."""
+    if config.reward == "known" and task.contract is None:
+        raise UsageError(
+            f"{task.config.id} has no known reward function: set model.reward to "
+            "'learned'."
+        )
+    return init_ensemble(
+        key,
+        config.members,
+        task.observation_dim + task.action_dim,
+        task.observation_dim + int(config.reward == "learned"),
+        config.hidden,
+    )
+
+
+def world_of(ensemble: Ensemble, experience: Experience, config: ModelConfig) -> World:
+    """Join an ensemble with the units of the data it was trained on."""
+    learned = config.reward == "learned"
+    return World(
+        _materialise(ensemble),
+        Normaliser.of(experience.observation),
+        Normaliser.of(experience.action),
+        Normaliser.of(experience.delta),
+        Normaliser.of(experience.reward) if learned else None,
+        jnp.asarray(experience.returns.std[0], jnp.float32),
+    )
+
+
+def fit_world(
+    ensemble: Ensemble,
+    episodes: Sequence[Episode],
+    experience: Experience,
+    config: ModelConfig,
+    capacity: int,
+    seed: tuple[int, ...],
+    generation: int,
+    workers: Workers,
+) -> tuple[Ensemble, FitReport]:
+    """Train the ensemble on all real data.
+
+    Args:
+        ensemble: where to start from.
+        episodes: all real data.
+        experience: its moments.
+        config: the fit's sizes, rates and stopping rule.
+        capacity: rows to make room for; doubled while they do not suffice.
+        seed: of this fit; its first number is the run's, from which splits are drawn.
+        generation: number of the split; a new one deals the rows out anew.
+        workers: threads to share the members between.
+    """
+    dataset = build_dataset(
+        episodes, config.members, config.validation_fraction, seed[0], generation
+    )
+    while capacity < len(dataset):
+        capacity *= 2
+    inputs, targets = regression(dataset, experience, config.reward == "learned")
+    return fit(
+        ensemble, inputs, targets, dataset.validation, config, capacity, seed, workers
+    )
+
+
+def predict_step(
+    world: World,
+    rules: Rules,
+    state: Float[Array, "n o"],
+    action: Float[Array, "n a"],
+) -> tuple[Float[Array, "K n o"], Float[Array, "K n"]]:
+    """All members' next states and raw rewards for an action in the task's own units."""
+    x = jnp.concatenate(
+        [world.observation.normalise(state), world.action.normalise(action)], -1
+    )
+    everyone = jnp.broadcast_to(x, (world.members, *x.shape))
+    output = predict(world.layers, everyone, rules.precision)
+    dim = state.shape[-1]
+    following = state + world.delta.restore(output[..., :dim])
+    if world.reward is not None:
+        return following, world.reward.restore(output[..., dim:])[..., 0]
+    assert rules.contract is not None, "fresh_ensemble refuses a task without a reward"
+    reward = rules.contract.reward(
+        jnp.broadcast_to(state, following.shape),
+        jnp.broadcast_to(action, (world.members, *action.shape)),
+        following,
+    )
+    return following, reward
+
+
+def starts(
+    task: Task, episodes: Sequence[Episode], number: int, key: PRNGKeyArray
+) -> Float[Array, "n o"]:
+    """First states: the task's own distribution, or starts that were observed."""
+    if task.contract is not None:
+        return task.contract.initial(key, number)
+    observed = np.stack([episode.observations[0] for episode in episodes])
+    chosen = jax.random.randint(key, (number,), 0, len(observed))
+    return jnp.asarray(observed[np.asarray(chosen)])
