@@ -13,14 +13,33 @@ if TYPE_CHECKING:
         propagate,
         q_uncertainty,
     )
+    from pombu.uncertainty.diagnostics import Diagnosis, diagnose
+    from pombu.uncertainty.ensembles import estimate, gaussian_member
+    from pombu.uncertainty.laplace import LastLayerLaplace, last_layer_laplace
 
 _HOME = {
+    "Diagnosis": "diagnostics",
+    "LastLayerLaplace": "laplace",
+    "diagnose": "diagnostics",
+    "estimate": "ensembles",
+    "gaussian_member": "ensembles",
+    "last_layer_laplace": "laplace",
     "local_uncertainty": "algorithm1",
     "propagate": "algorithm1",
     "q_uncertainty": "algorithm1",
 }
 
-__all__ = ["local_uncertainty", "propagate", "q_uncertainty"]
+__all__ = [
+    "Diagnosis",
+    "LastLayerLaplace",
+    "diagnose",
+    "estimate",
+    "gaussian_member",
+    "last_layer_laplace",
+    "local_uncertainty",
+    "propagate",
+    "q_uncertainty",
+]
 
 
 def __getattr__(name: str) -> Any:
