@@ -5,6 +5,14 @@ from dataclasses import dataclass
 
 from pombu.envs.catalogue import CATALOGUE
 
+NOTES = (
+    "\ns is the state, a the action, v_x the forward velocity, z the height. "
+    "HalfCheetah is short for the Gymnasium id pombu/HalfCheetah-v0, and so on. An "
+    "alive bonus of 1 gives the reward behind the published numbers of Ant and "
+    "Walker2d. Any Gymnasium id or module:factory works as well: try "
+    "`pombu check-env Pendulum-v1`."
+)
+
 
 @dataclass(frozen=True)
 class Command:
@@ -54,20 +62,13 @@ def print_table() -> None:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold")
-    for heading in ("task", "id"):
-        table.add_column(heading, no_wrap=True)
+    table.add_column("task", no_wrap=True)
     for heading in ("observations", "actions", "horizon"):
         table.add_column(heading, justify="right")
-    table.add_column("reward per step")
+    table.add_column("reward per step", no_wrap=True)
     for entry in CATALOGUE:
         sizes = (entry.observation_dim, entry.action_dim, entry.horizon)
-        table.add_row(entry.name, entry.id, *map(str, sizes), entry.reward)
+        table.add_row(entry.name, *map(str, sizes), entry.reward)
     console = Console()
     console.print(table)
-    console.print(
-        "\nv_x is the forward velocity, z the height, a the action. --alive-bonus adds a "
-        "constant to every reward:\n1 gives the reward behind the published numbers of "
-        "Ant and Walker2d. Ant observes 27 entries with\nobserve_y=False. "
-        "Any Gymnasium id or module:factory works too: pombu check-env Pendulum-v1",
-        highlight=False,
-    )
+    console.print(NOTES, highlight=False)

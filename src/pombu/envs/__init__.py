@@ -10,10 +10,12 @@ from pombu.envs.collection import Episode as Episode
 from pombu.envs.collection import collect as collect
 from pombu.envs.config import EnvConfig as EnvConfig
 from pombu.envs.contract import Contract as Contract
+from pombu.envs.headless import choose_renderer
 from pombu.envs.lookup import resolve as resolve
 from pombu.envs.registry import register as register
 from pombu.envs.task import Task as Task
 from pombu.envs.task import load as load
 from pombu.envs.task import make as make
 
+choose_renderer()
 register()

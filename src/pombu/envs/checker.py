@@ -60,7 +60,7 @@ class Walk:
 
 
 def check(task: Task, steps: int = 300, seed: int = 0) -> Report:
-    """Take real steps and say what agrees with the task's contract and what does not."""
+    """Take real steps and say what agrees with the contract and what does not."""
     from pombu.envs.contract_checks import check_contract, describe_substitutes
 
     if steps < 1:
@@ -152,7 +152,7 @@ def _dtypes(walk: Walk, env: Env) -> Finding:
     inner, outer = env.unwrapped.observation_space, env.observation_space
     detail = f"observations {walk.seen.dtype}, reward a number, end flags boolean"
     if inner.shape != outer.shape or inner.dtype != outer.dtype:
-        detail += f" (the environment's {inner} is flattened)"
+        detail += f" (made flat float32 from {inner})"
     return Finding("dtypes", "pass", detail)
 
 
@@ -168,7 +168,5 @@ def _determinism(first: Array32, again: Array32, other: Array32) -> Finding:
     if np.array_equal(first, other, equal_nan=True):
         detail = f"two different seeds gave the same {n} observations"
         return Finding("determinism", "warn", detail)
-    detail = (
-        f"one seed gave the same {n} observations twice, another seed different ones"
-    )
+    detail = f"one seed gave the same {n} observations twice, another seed others"
     return Finding("determinism", "pass", detail)

@@ -21,7 +21,9 @@ Act = Callable[[Float[np.ndarray, "n obs"], int], Any]
 class Episode:
     """One real trajectory of T steps."""
 
-    observations: Float[np.ndarray, "T+1 obs"]
+    observations: Float[np.ndarray, "_ obs"]
+    """One more than steps: the last is where the episode ended."""
+
     actions: Float[np.ndarray, "T act"]
     """In the environment's units and clipped: what it received."""
 

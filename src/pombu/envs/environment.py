@@ -1,7 +1,7 @@
 """What the paper's six tasks share as Gymnasium environments."""
 
 from abc import abstractmethod
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -15,6 +15,7 @@ Array32 = npt.NDArray[np.float32]
 Array64 = npt.NDArray[np.float64]
 
 
+@runtime_checkable
 class World(Protocol):
     """A task's real dynamics as functions of a float64 state vector.
 
@@ -46,10 +47,10 @@ class World(Protocol):
         """Free what the world holds."""
 
 
-class TaskEnv(gymnasium.Env[Array32, Array32]):
+class TaskEnv(gymnasium.Env[Array32, Any]):
     """A world with seeding, observation noise, action checks and clipping."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class TaskEnv(gymnasium.Env[Array32, Array32]):
         observation_dim: int,
         action_bound: float,
         action_dim: int,
+        steps_per_second: float,
         render_mode: str | None,
     ) -> None:
         if render_mode not in {None, *self.metadata["render_modes"]}:
@@ -64,6 +66,7 @@ class TaskEnv(gymnasium.Env[Array32, Array32]):
                 f"render_mode {render_mode!r} is not known; pombu's tasks render "
                 "'rgb_array', or nothing with None."
             )
+        self.metadata = {**self.metadata, "render_fps": round(steps_per_second)}
         self.render_mode = render_mode
         self.world = world
         self.observation_space = spaces.Box(
@@ -93,9 +96,7 @@ class TaskEnv(gymnasium.Env[Array32, Array32]):
         self._state = self.world.start(self.np_random)
         return self._observe()
 
-    def step(
-        self, action: Array32
-    ) -> tuple[Array32, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Array32, float, bool, bool, dict[str, Any]]:
         """Clip the action to the box, advance, and reward from the clean state."""
         clipped = clip_to_box(action, self._box)
         before = self.state
@@ -120,7 +121,13 @@ class TaskEnv(gymnasium.Env[Array32, Array32]):
         seen = clean
         if noise:
             seen = clean + noise * self.np_random.standard_normal(clean.shape)
-        return seen.astype(np.float32), {"clean_observation": clean.astype(np.float32)}
+        return to_float32(seen), {"clean_observation": to_float32(clean)}
+
+
+def to_float32(values: Array64) -> Array32:
+    """Single precision; what does not fit is infinite, for collection to report."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)
 
 
 def clip_to_box(action: npt.ArrayLike, box: spaces.Box) -> Array64:

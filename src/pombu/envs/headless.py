@@ -6,9 +6,12 @@ import sys
 
 
 def choose_renderer() -> None:
-    """Make MuJoCo render through EGL where there is no display but there is EGL."""
-    displays = {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
-    if sys.platform != "linux" or displays or "MUJOCO_GL" in os.environ:
+    """Make MuJoCo render through EGL where there is no display but there is EGL.
+
+    MuJoCo reads the choice when it is imported, and its default needs a display.
+    """
+    chosen = ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL")
+    if sys.platform != "linux" or any(map(os.environ.get, chosen)):
         return
     try:
         ctypes.CDLL("libEGL.so.1")

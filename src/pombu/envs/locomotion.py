@@ -118,7 +118,14 @@ class LocomotionEnv(TaskEnv):
         world = LocomotionWorld(
             LocomotionContract(spec, alive_bonus, observation_noise)
         )
-        super().__init__(world, spec.observation_dim, 1.0, spec.nu, render_mode)
+        super().__init__(
+            world,
+            observation_dim=spec.observation_dim,
+            action_bound=1.0,
+            action_dim=spec.nu,
+            steps_per_second=1 / (spec.frame_skip * world.model.opt.timestep),
+            render_mode=render_mode,
+        )
         self._renderer: mujoco.Renderer | None = None
 
     def render(self) -> npt.NDArray[np.uint8] | None:

@@ -58,8 +58,8 @@ def make_foreign(name: str, horizon: int | None, render_mode: str | None) -> Env
         raise
     except Exception as error:
         raise UsageError(
-            f"{name} could not be made ({in_one_line(error)}): check that what it needs is "
-            "installed and that it takes no required arguments."
+            f"{name} could not be made ({in_one_line(error)}): check that what it "
+            "needs is installed and that it takes no required arguments."
         ) from error
 
 
@@ -84,8 +84,8 @@ def _factory(name: str) -> Callable[..., Any] | None:
         module = importlib.import_module(module_name)
     except Exception as error:
         raise UsageError(
-            f"The module of {name!r} could not be imported ({in_one_line(error)}): give "
-            "module:factory with a module that Python finds from here."
+            f"The module of {name!r} could not be imported ({in_one_line(error)}): "
+            "give module:factory with a module that Python finds from here."
         ) from error
     finally:
         sys.path.remove(here)

@@ -5,13 +5,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import gymnasium
-
-from pombu.envs.headless import choose_renderer
-
-# MuJoCo picks its OpenGL backend when it is imported, and its default needs a display.
-choose_renderer()
-
-import mujoco  # noqa: E402
+import mujoco
 
 ASSETS = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
 

@@ -54,7 +54,12 @@ class PointEnv(TaskEnv):
         require_bonus(alive_bonus)
         contract = PointContract(dimensions, alive_bonus, observation_noise)
         super().__init__(
-            PointWorld(contract), dimensions, ACTION_BOUND, dimensions, render_mode
+            PointWorld(contract),
+            observation_dim=dimensions,
+            action_bound=ACTION_BOUND,
+            action_dim=dimensions,
+            steps_per_second=10.0,
+            render_mode=render_mode,
         )
 
     def render(self) -> npt.NDArray[np.uint8] | None:

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.utils import seeding
 
-from pombu.envs.environment import Array32, Array64, TaskEnv
+from pombu.envs.environment import Array32, Array64, TaskEnv, to_float32
 from pombu.envs.task import Task
 
 Rows = npt.NDArray[np.intp]
@@ -29,6 +29,7 @@ class Outcome:
     """What went wrong with the first row that did not."""
 
 
+@runtime_checkable
 class Stepper(Protocol):
     """One episode per seed."""
 
@@ -97,7 +98,7 @@ class Together:
         clean = self._world.observe(self._states)
         if self._noise.size:
             clean = clean + self._noise[self._step]
-        return clean.astype(np.float32)
+        return to_float32(clean)
 
 
 class OneByOne:
