@@ -22,7 +22,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 import pytest  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
 
-install_import_hook("pombu", "beartype.beartype")
+install_import_hook("pombu", "type_checker.check")
 
 
 def find_chromium() -> str | None:

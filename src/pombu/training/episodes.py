@@ -55,6 +55,12 @@ class EpisodeStore:
         """Add newly collected episodes."""
         self._episodes.extend(episodes)
 
+    def drop_after(self, number: int) -> list[Episode]:
+        """Take out all but the first episodes, and give them back."""
+        dropped = self._episodes[number:]
+        del self._episodes[number:]
+        return dropped
+
     def save(self, folder: Path) -> tuple[Shard, ...]:
         """Write the episodes that are not on disk yet, and name every shard."""
         if self.unsaved:
@@ -104,6 +110,11 @@ def write_shard(stem: Path, episodes: Sequence[Episode]) -> Shard:
         set_aside(path)
     write_atomic(path, data)
     return shard
+
+
+def write_kept(folder: Path, episodes: Sequence[Episode]) -> Shard:
+    """Write episodes that belong to no checkpoint, under a name of their own."""
+    return write_shard(folder / f"kept-{digest(to_bytes(episodes))[:8]}", episodes)
 
 
 def to_bytes(episodes: Sequence[Episode]) -> bytes:

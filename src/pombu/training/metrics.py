@@ -1,7 +1,8 @@
 """`metrics.csv`: one row per iteration, on the disk when the iteration ends.
 
-Columns that depend on the machine end in `_seconds` or `_memory`; all others are the same
-whenever the run is repeated. A metric that an iteration did not measure is left empty.
+Columns that depend on the machine end in `_seconds` or `_memory`; all others are the
+same whenever the run is repeated. A metric that an iteration did not measure is left
+empty.
 """
 
 import csv
@@ -34,10 +35,11 @@ class MetricsFile:
     def append(self, row: Mapping[str, float]) -> None:
         """Add one row and wait until it is on the disk."""
         if new := [name for name in row if name not in self._columns]:
+            earlier = self.rows()
             self._columns += new
-            self._rewrite(self.rows())
-        with writing(self.path), self.path.open("a", newline="") as file:
-            csv.DictWriter(file, self._columns).writerow(_text(row))
+            self._rewrite(earlier)
+        with writing(self.path), self.path.open("ab") as file:
+            file.write(self._lines([row]))
             file.flush()
             os.fsync(file.fileno())
 
@@ -51,11 +53,14 @@ class MetricsFile:
             self._rewrite(row for row in self.rows() if row["iteration"] <= iteration)
 
     def _rewrite(self, rows: Iterable[Row]) -> None:
-        buffer = io.StringIO(newline="")
-        writer = csv.DictWriter(buffer, self._columns)
-        writer.writeheader()
+        header = ",".join(self._columns) + "\n"
+        write_atomic(self.path, header.encode() + self._lines(rows))
+
+    def _lines(self, rows: Iterable[Mapping[str, float]]) -> bytes:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self._columns, lineterminator="\n")
         writer.writerows(map(_text, rows))
-        write_atomic(self.path, buffer.getvalue().encode())
+        return text.getvalue().encode()
 
 
 def read_rows(path: Path) -> tuple[list[str], list[Row]]:
@@ -93,7 +98,7 @@ def require_finite(metrics: Mapping[str, float], iteration: int) -> None:
 def _text(row: Mapping[str, float]) -> dict[str, str]:
     """Numbers in the shortest form that reads back exactly."""
     return {
-        name: repr(int(value)) if float(value).is_integer() else repr(float(value))
+        name: str(int(value)) if isinstance(value, int) else repr(float(value))
         for name, value in row.items()
     }
 

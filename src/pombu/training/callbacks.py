@@ -1,0 +1,138 @@
+"""Callbacks: be told what a run does, and stop it.
+
+class Shout(Callback):
+    def on_iteration(self, progress):
+        print(progress.iteration, progress.metrics["return_real"])
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pombu.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far a run has come."""
+
+    algorithm: str
+    environment: str
+    seed: int
+    total_steps: int
+    iteration: int
+    real_steps: int
+    imagined_steps: int
+    metrics: Mapping[str, float]
+    """Of the last iteration; empty before the first."""
+    returns: Sequence[float]
+    """`return_real` of every iteration so far."""
+    state: Any
+    """The algorithm's state."""
+    folder: Path | None
+    """The run folder, where there is one."""
+
+
+class Callback:
+    """Does nothing at every moment; a callback redefines those it cares for."""
+
+    def on_start(self, progress: Progress) -> None:
+        """The run begins, or goes on after an interruption."""
+
+    def on_stage(self, name: str) -> None:
+        """A stage of an iteration begins."""
+
+    def on_stage_end(self, name: str, seconds: float) -> None:
+        """A stage of an iteration is done."""
+
+    def on_iteration(self, progress: Progress) -> bool | None:
+        """An iteration is done and saved; returning False stops the run."""
+
+    def on_evaluation(self, progress: Progress) -> bool | None:
+        """The iteration also measured the policy; returning False stops the run."""
+
+    def on_message(self, text: str) -> None:
+        """Something that a user should read."""
+
+    def on_stop(self, progress: Progress) -> None:
+        """The run has ended, for whatever reason."""
+
+
+class Everyone(Callback):
+    """Passes every moment on to each callback, in order."""
+
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        """Tell these."""
+        self._callbacks = tuple(callbacks)
+
+    def on_start(self, progress: Progress) -> None:
+        """Pass it on."""
+        for callback in self._callbacks:
+            callback.on_start(progress)
+
+    def on_stage(self, name: str) -> None:
+        """Pass it on."""
+        for callback in self._callbacks:
+            callback.on_stage(name)
+
+    def on_stage_end(self, name: str, seconds: float) -> None:
+        """Pass it on."""
+        for callback in self._callbacks:
+            callback.on_stage_end(name, seconds)
+
+    def on_iteration(self, progress: Progress) -> bool | None:
+        """Pass it on; False if anyone said so."""
+        answers = [callback.on_iteration(progress) for callback in self._callbacks]
+        return False not in answers
+
+    def on_evaluation(self, progress: Progress) -> bool | None:
+        """Pass it on; False if anyone said so."""
+        answers = [callback.on_evaluation(progress) for callback in self._callbacks]
+        return False not in answers
+
+    def on_message(self, text: str) -> None:
+        """Pass it on."""
+        for callback in self._callbacks:
+            callback.on_message(text)
+
+    def on_stop(self, progress: Progress) -> None:
+        """Pass it on."""
+        for callback in self._callbacks:
+            callback.on_stop(progress)
+
+
+class StopAtReturn(Callback):
+    """Stops once the mean real return reaches a target."""
+
+    def __init__(self, target: float, metric: str = "return_real") -> None:
+        """Stop when `metric` is at least `target`."""
+        self.target = target
+        self.metric = metric
+
+    def on_evaluation(self, progress: Progress) -> bool | None:
+        """Compare the last return with the target."""
+        if self.metric not in progress.metrics:
+            known = ", ".join(sorted(progress.metrics))
+            raise UsageError(f"there is no metric {self.metric}; there are {known}.")
+        return progress.metrics[self.metric] < self.target
+
+
+class StopAfter(Callback):
+    """Stops at the end of the first iteration after a wall-clock limit."""
+
+    def __init__(self, seconds: float) -> None:
+        """Stop `seconds` after the start; a resumed run starts counting anew."""
+        if seconds <= 0:
+            raise UsageError(f"the limit is {seconds} seconds: it must be above 0.")
+        self.seconds = seconds
+        self._end = float("inf")
+
+    def on_start(self, progress: Progress) -> None:
+        """Start the clock."""
+        self._end = time.monotonic() + self.seconds
+
+    def on_iteration(self, progress: Progress) -> bool | None:
+        """Look at the clock."""
+        return time.monotonic() < self._end

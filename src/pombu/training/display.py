@@ -1,0 +1,212 @@
+"""What a user sees while a run goes on: a live table, or plain lines in a log file."""
+
+import collections
+import math
+import time
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from pombu.training.callbacks import Callback, Progress
+
+SHOWN = {
+    "return_real": "real return",
+    "return_model": "imagined return",
+    "uncertainty": "uncertainty",
+    "kl": "KL",
+}
+"""Metrics worth a line, and what to call them."""
+
+BARS = "▁▂▃▄▅▆▇█"
+STAGE_SUFFIX = "_seconds"
+NOT_STAGES = ("iteration_seconds", "elapsed_seconds", "checkpoint_seconds")
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """The last values as a row of bars, lowest to highest."""
+    recent = [value for value in values if math.isfinite(value)][-width:]
+    if not recent:
+        return ""
+    low, high = min(recent), max(recent)
+    span = (high - low) or 1.0
+    return "".join(BARS[round((v - low) / span * (len(BARS) - 1))] for v in recent)
+
+
+def duration(seconds: float) -> str:
+    """A time span for people: `42 s`, `12 min`, `3 h 05 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def stage_times(progress: Progress) -> dict[str, float]:
+    """Seconds of each stage of the last iteration."""
+    return {
+        name.removesuffix(STAGE_SUFFIX): value
+        for name, value in progress.metrics.items()
+        if name.endswith(STAGE_SUFFIX) and name not in NOT_STAGES
+    }
+
+
+class TimeLeft:
+    """Estimates the remaining time from the pace of the last iterations."""
+
+    def __init__(self) -> None:
+        """Nothing is known before two moments have been marked."""
+        self._marks: collections.deque[tuple[float, int]] = collections.deque(maxlen=6)
+
+    def mark(self, real_steps: int) -> None:
+        """Note how far the run is now."""
+        self._marks.append((time.monotonic(), real_steps))
+
+    def text(self, progress: Progress) -> str:
+        """The estimate, or nothing while there is none."""
+        (start, first), (end, last) = self._marks[0], self._marks[-1]
+        if last <= first:
+            return ""
+        pace = (end - start) / (last - first)
+        left = max(progress.total_steps - progress.real_steps, 0)
+        return f"about {duration(pace * left)} left" if left else ""
+
+
+class PlainLines(Callback):
+    """One line per iteration, and one per stage of the first."""
+
+    def __init__(self, console: Console) -> None:
+        """Print to `console`."""
+        self._console = console
+        self._time_left = TimeLeft()
+        self._first = True
+
+    def on_start(self, progress: Progress) -> None:
+        """Say what runs where."""
+        self._time_left.mark(progress.real_steps)
+        self._print(headline(progress))
+
+    def on_stage_end(self, name: str, seconds: float) -> None:
+        """Show life before the first iteration is over."""
+        if self._first:
+            self._print(f"  {name} took {seconds:.1f} s")
+
+    def on_iteration(self, progress: Progress) -> bool | None:
+        """Print the iteration."""
+        self._first = False
+        self._time_left.mark(progress.real_steps)
+        times = ", ".join(f"{k} {v:.1f}" for k, v in stage_times(progress).items())
+        parts = [
+            f"iteration {progress.iteration}",
+            f"{progress.real_steps:,} of {progress.total_steps:,} real steps",
+            f"{progress.imagined_steps:,} imagined",
+            *(f"{label} {value:.4g}" for label, value in shown(progress)),
+            f"{progress.metrics['iteration_seconds']:.1f} s ({times})",
+            self._time_left.text(progress),
+        ]
+        self._print(" · ".join(filter(None, parts)))
+        return None
+
+    def on_message(self, text: str) -> None:
+        """Print the message."""
+        self._print(text)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+class LiveTable(Callback):
+    """A table that follows the run."""
+
+    def __init__(self, console: Console) -> None:
+        """Draw on `console`."""
+        self._console = console
+        self._time_left = TimeLeft()
+        self._live: Live | None = None
+        self._progress: Progress | None = None
+        self._stage = "starting"
+        self._last_seconds: dict[str, float] = {}
+
+    def on_start(self, progress: Progress) -> None:
+        """Begin drawing."""
+        self._time_left.mark(progress.real_steps)
+        self._console.print(headline(progress), highlight=False, markup=False)
+        self._progress = progress
+        self._live = Live(
+            console=self._console, get_renderable=self._render, refresh_per_second=4
+        )
+        self._live.start()
+
+    def on_stage(self, name: str) -> None:
+        """Show the stage."""
+        self._stage = name
+
+    def on_stage_end(self, name: str, seconds: float) -> None:
+        """Show how long it took."""
+        self._last_seconds[name] = seconds
+
+    def on_iteration(self, progress: Progress) -> bool | None:
+        """Show the new numbers."""
+        self._time_left.mark(progress.real_steps)
+        self._progress = progress
+        self._last_seconds = stage_times(progress)
+        return None
+
+    def on_message(self, text: str) -> None:
+        """Print the message above the table."""
+        self._console.print(text, highlight=False, markup=False)
+
+    def on_stop(self, progress: Progress) -> None:
+        """Leave the last table standing."""
+        self._stage = "done"
+        if self._live is not None:
+            self._live.stop()
+
+    def _render(self) -> RenderableType:
+        progress = self._progress
+        assert progress is not None
+        table = Table.grid(padding=(0, 2))
+        table.add_row("iteration", str(progress.iteration))
+        steps = f"{progress.real_steps:,} of {progress.total_steps:,}"
+        table.add_row("real steps", steps)
+        table.add_row("imagined steps", f"{progress.imagined_steps:,}")
+        for label, value in shown(progress):
+            table.add_row(label, f"{value:.4g}")
+        table.add_row("real returns", sparkline(progress.returns))
+        times = ", ".join(f"{k} {v:.1f}" for k, v in self._last_seconds.items())
+        table.add_row("stage seconds", times)
+        table.add_row("", self._time_left.text(progress))
+        bar = ProgressBar(
+            total=progress.total_steps, completed=progress.real_steps, width=60
+        )
+        status: RenderableType = Text(self._stage)
+        if self._stage != "done":
+            status = Spinner("dots", text=self._stage)
+        return Group(table, bar, status)
+
+
+def shown(progress: Progress) -> list[tuple[str, float]]:
+    """The metrics worth a line that this run has."""
+    metrics = progress.metrics
+    return [(label, metrics[name]) for name, label in SHOWN.items() if name in metrics]
+
+
+def headline(progress: Progress) -> str:
+    """What runs where."""
+    place = f" in {progress.folder}" if progress.folder else ""
+    verb = "resuming" if progress.iteration else "training"
+    return (
+        f"{verb} {progress.algorithm} on {progress.environment}, "
+        f"seed {progress.seed}{place}"
+    )
+
+
+def display(console: Console | None = None) -> Callback:
+    """The live table on a terminal, plain lines elsewhere."""
+    console = console or Console()
+    return LiveTable(console) if console.is_terminal else PlainLines(console)

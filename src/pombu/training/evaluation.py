@@ -1,0 +1,70 @@
+"""How good a policy is, measured on real episodes that are not learned from."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from pombu.envs import Task, collect
+from pombu.errors import UsageError
+from pombu.training.algorithm import Policy
+from pombu.training.run import EVALUATION, write_json
+
+FINAL_EPISODES = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Returns of a number of episodes."""
+
+    deterministic: bool
+    seed: int
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation over episodes."""
+        return float(np.std(self.returns))
+
+    def to_json(self) -> dict[str, Any]:
+        """For `evaluation.json` and `--json`."""
+        summary = {"mean": self.mean, "std": self.std, "episodes": len(self.returns)}
+        return {**summary, **dataclasses.asdict(self)}
+
+
+def evaluate(
+    task: Task, policy: Policy, episodes: int, seed: int = 0, deterministic: bool = True
+) -> Evaluation:
+    """Run a policy for some episodes; the same arguments give the same returns."""
+    if episodes < 1:
+        raise UsageError(f"episodes is {episodes}: it must be at least 1.")
+    key = jax.random.key(seed)
+
+    def act(observations: Any, step: int) -> Any:
+        return policy(observations, deterministic, jax.random.fold_in(key, step))
+
+    drawn = np.random.SeedSequence(seed).generate_state(episodes)
+    collected = collect(task, act, [int(number) for number in drawn >> 1])
+    return Evaluation(
+        deterministic=deterministic,
+        seed=seed,
+        returns=tuple(float(episode.rewards.sum()) for episode in collected),
+        lengths=tuple(len(episode) for episode in collected),
+    )
+
+
+def write_evaluation(run: Path, task: Task, policy: Policy) -> None:
+    """Measure a run's final policy, with and without its noise."""
+    content = {
+        name: evaluate(task, policy, FINAL_EPISODES, deterministic=fixed).to_json()
+        for name, fixed in (("deterministic", True), ("stochastic", False))
+    }
+    write_json(run / EVALUATION, content)

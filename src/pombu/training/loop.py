@@ -1,0 +1,263 @@
+"""The learn loop: iterate, record, save, stop.
+
+An iteration's row is written before its checkpoint. A crash between the two leaves a
+row too many, which resuming drops; it can never leave one too few.
+"""
+
+import contextlib
+import dataclasses
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from typing import Generic
+
+from pombu.errors import RunError
+from pombu.training import checkpoint, state_file
+from pombu.training.algorithm import Algorithm, S
+from pombu.training.callbacks import Callback, Everyone, Progress
+from pombu.training.checkpoint import Identity
+from pombu.training.episodes import EpisodeStore, write_kept
+from pombu.training.evaluation import write_evaluation
+from pombu.training.files import write_atomic
+from pombu.training.metrics import MetricsFile, NonFiniteError, require_finite
+from pombu.training.run import Run
+from pombu.training.signals import StopNow, StopRequest, stop_requests
+from pombu.training.stages import StageTimer
+
+SCORE = "return_real"
+DIVERGED = "diverged.safetensors"
+
+
+@dataclasses.dataclass(frozen=True)
+class Result(Generic[S]):
+    """Where a run ended."""
+
+    state: S
+    episodes: EpisodeStore
+    finished: bool
+    """Whether all real steps were taken or a callback was content."""
+    signal: int | None
+    """The signal that stopped it."""
+
+
+def learn(
+    algorithm: Algorithm[S],
+    seed: int,
+    total_steps: int,
+    callbacks: Sequence[Callback] = (),
+    run: Run | None = None,
+) -> Result[S]:
+    """Train until `total_steps` real steps are taken.
+
+    With a run folder, training goes on from the last good checkpoint in it, saves as
+    the folder's config says and ends with an evaluation; without one everything stays
+    in memory.
+
+    Raises:
+        RunError: The run cannot go on; what was collected is kept in the run folder.
+    """
+    everyone = Everyone(callbacks)
+    with contextlib.ExitStack() as stack:
+        request = stack.enter_context(stop_requests(everyone.on_message))
+        if run is not None:
+            stack.enter_context(run.locked())
+            run.record_start()
+        loop = _Loop(algorithm, seed, total_steps, everyone, request, run)
+        result = loop.learn()
+        if run is not None and result.finished:
+            write_evaluation(run.path, algorithm.task, algorithm.policy(result.state))
+        return result
+
+
+def identity(algorithm: Algorithm[S]) -> Identity:
+    """What this algorithm's checkpoints are checkpoints of."""
+    return Identity(algorithm.name, dataclasses.asdict(algorithm.task.config))
+
+
+class _Loop(Generic[S]):
+    """One call of `learn`."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm[S],
+        seed: int,
+        total_steps: int,
+        everyone: Everyone,
+        request: StopRequest,
+        run: Run | None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.seed = seed
+        self.total_steps = total_steps
+        self.everyone = everyone
+        self.request = request
+        self.run = run
+        self.timer = StageTimer(self._before_stage, everyone.on_stage_end)
+        self.started = time.perf_counter()
+        self.checkpoint_seconds = 0.0
+        self.metrics: dict[str, float] = {}
+        self.returns: list[float] = []
+        self.state = algorithm.init(seed)
+        self.episodes = EpisodeStore()
+        self.saved_iteration = 0
+        if run is not None:
+            self._restore(run)
+
+    @property
+    def iteration(self) -> int:
+        return int(self.state.iteration)
+
+    def learn(self) -> Result[S]:
+        """Iterate to the end, and save what is not saved yet."""
+        self.everyone.on_start(self._progress())
+        content = False
+        try:
+            while not (content or self.request or self._all_steps_taken()):
+                content = self._iterate()
+        except StopNow:
+            pass
+        finally:
+            self.everyone.on_stop(self._progress())
+        self._save()
+        finished = content or self._all_steps_taken()
+        return Result(self.state, self.episodes, finished, self.request.signal)
+
+    def _restore(self, run: Run) -> None:
+        """Go on from the last good checkpoint; without one, start again."""
+        checkpoint.clean(run.path)
+        found = checkpoint.load_latest(
+            run.path, self.state, identity(self.algorithm), self.everyone.on_message
+        )
+        if found is not None:
+            loaded, self.episodes = found
+            self.state = loaded.state
+            self.saved_iteration = self.iteration
+            checkpoint.set_aside_after(run.path, self.iteration)
+        self.file = MetricsFile(run.metrics)
+        self.file.drop_after(self.iteration)
+        self.returns = [row[SCORE] for row in self.file.rows() if SCORE in row]
+
+    def _iterate(self) -> bool:
+        """One iteration; whether a callback wants no more."""
+        self.timer.reset()
+        start = time.perf_counter()
+        earlier = len(self.episodes)
+        try:
+            state, metrics = self.algorithm.iterate(
+                self.state, self.episodes, self.timer
+            )
+            self._record(state, metrics, time.perf_counter() - start)
+            self._require_finite(state, metrics)
+        except StopNow:
+            self.episodes.drop_after(earlier)
+            raise
+        except Exception as error:
+            self._keep_what_was_collected(earlier, error)
+            raise
+        self.state = state
+        if self.run is None or self.iteration % self.run.spec.checkpoint_every == 0:
+            self._save()
+        progress = self._progress()
+        go_on = self.everyone.on_iteration(progress)
+        if SCORE in metrics:
+            go_on = self.everyone.on_evaluation(progress) and go_on
+        return not go_on
+
+    def _record(self, state: S, metrics: dict[str, float], seconds: float) -> None:
+        """Write the iteration's row."""
+        self.metrics = {
+            "iteration": int(state.iteration),
+            "real_steps": int(state.real_steps),
+            "imagined_steps": int(state.imagined_steps),
+            **metrics,
+            **self.timer.columns,
+            "checkpoint_seconds": self.checkpoint_seconds,
+            "iteration_seconds": seconds,
+            "elapsed_seconds": time.perf_counter() - self.started,
+            "peak_memory": peak_memory(),
+        }
+        self.checkpoint_seconds = 0.0
+        if SCORE in metrics:
+            self.returns.append(metrics[SCORE])
+        if self.run is not None:
+            self.file.append(self.metrics)
+
+    def _save(self) -> None:
+        """Write a checkpoint unless this iteration has one."""
+        if self.run is None or self._is_saved():
+            return
+        start = time.perf_counter()
+        checkpoint.save(
+            self.run.path,
+            self.state,
+            self.episodes,
+            identity(self.algorithm),
+            self.iteration,
+            self.metrics.get(SCORE),
+        )
+        checkpoint.prune(self.run.path, self.run.spec.keep_checkpoints)
+        self.saved_iteration = self.iteration
+        self.checkpoint_seconds += time.perf_counter() - start
+
+    def _require_finite(self, state: S, metrics: dict[str, float]) -> None:
+        """Stop at the first number that is not one, with the state kept to look at."""
+        try:
+            require_finite(metrics, int(state.iteration))
+        except NonFiniteError:
+            if self.run is not None:
+                path = self.run.path / DIVERGED
+                write_atomic(path, state_file.to_bytes(state))
+                self.everyone.on_message(f"The diverged state is kept in {path}.")
+            raise
+
+    def _keep_what_was_collected(self, earlier: int, error: Exception) -> None:
+        """Save the real episodes of an iteration that cannot be finished.
+
+        They stay apart from the checkpoints, because the iteration will be done again.
+        """
+        extra = [*self.episodes.drop_after(earlier), *getattr(error, "episodes", ())]
+        # The algorithm may have given up the arrays of the state it was iterating.
+        with contextlib.suppress(RuntimeError):
+            self._save()
+        if self.run is None or not extra:
+            return
+        with contextlib.suppress(RunError):
+            shard = write_kept(self.run.path / checkpoint.EPISODES, extra)
+            self.everyone.on_message(
+                f"The {shard.steps} real steps of the unfinished iteration are kept in "
+                f"{self.run.path / checkpoint.EPISODES / shard.file}."
+            )
+
+    def _before_stage(self, name: str) -> None:
+        """Stages are where a run may stop, once its last iteration is on the disk."""
+        if self.request and self._is_saved():
+            raise StopNow
+        self.everyone.on_stage(name)
+
+    def _is_saved(self) -> bool:
+        return self.run is None or self.saved_iteration == self.iteration
+
+    def _all_steps_taken(self) -> bool:
+        return int(self.state.real_steps) >= self.total_steps
+
+    def _progress(self) -> Progress:
+        return Progress(
+            algorithm=self.algorithm.name,
+            environment=self.algorithm.task.config.id,
+            seed=self.seed,
+            total_steps=self.total_steps,
+            iteration=self.iteration,
+            real_steps=int(self.state.real_steps),
+            imagined_steps=int(self.state.imagined_steps),
+            metrics=self.metrics,
+            returns=tuple(self.returns),
+            state=self.state,
+            folder=None if self.run is None else self.run.path,
+        )
+
+
+def peak_memory() -> float:
+    """The most memory this process has used, in megabytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e6 if sys.platform == "darwin" else 1e3)

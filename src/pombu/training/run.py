@@ -1,0 +1,173 @@
+"""The run folder: everything about one training run, readable without pombu.
+
+config.json      what was asked for: algorithm, seed, steps and the resolved config
+versions.json    with which versions, machine and source, once per start
+metrics.csv      one row per iteration
+checkpoints/     the last few and the best
+episodes/        every real episode
+evaluation.json  returns of the final policy
+tensorboard/     events, where asked for
+"""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pombu.errors import RunError, UsageError
+from pombu.training import checkpoint, config_file
+from pombu.training.files import write_atomic
+from pombu.training.provenance import provenance
+
+CONFIG = "config.json"
+VERSIONS = "versions.json"
+METRICS = "metrics.csv"
+EVALUATION = "evaluation.json"
+TENSORBOARD = "tensorboard"
+LOCK = "lock"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSpec:
+    """What a run was asked to do."""
+
+    algorithm: str
+    preset: str
+    seed: int
+    total_steps: int
+    config: dict[str, Any]
+    """The algorithm's resolved config, as JSON."""
+    checkpoint_every: int = 1
+    keep_checkpoints: int = 3
+    tensorboard: bool = False
+    wandb: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("total_steps", "checkpoint_every", "keep_checkpoints"):
+            value = getattr(self, name)
+            if value < 1:
+                raise UsageError(f"{name} is {value}: it must be at least 1.")
+        if self.seed < 0:
+            raise UsageError(f"seed is {self.seed}: it must not be negative.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """An existing run folder."""
+
+    path: Path
+    spec: RunSpec
+
+    @property
+    def metrics(self) -> Path:
+        """One row per iteration."""
+        return self.path / METRICS
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes off the folder; the lock dies with this process."""
+        try:
+            file = (self.path / LOCK).open("a+")
+        except OSError as error:
+            raise RunError(
+                f"could not write into {self.path} ({error.strerror}): make the folder "
+                "writable."
+            ) from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise UsageError(
+                    f"{self.path} is in use by process {file.read().strip()}: wait for "
+                    "it to end, or choose another folder."
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def record_start(self) -> None:
+        """Add this process's versions and machine to those of earlier starts."""
+        path = self.path / VERSIONS
+        earlier = json.loads(path.read_bytes()) if path.exists() else []
+        write_json(path, [*earlier, provenance()])
+
+    def extend(self, total_steps: int) -> "Run":
+        """The same run with another number of real steps to take."""
+        run = Run(self.path, dataclasses.replace(self.spec, total_steps=total_steps))
+        write_json(self.path / CONFIG, _spec_json(run.spec))
+        return run
+
+
+def create(path: Path, spec: RunSpec) -> Run:
+    """Make a new run folder; it appears with its config already in it.
+
+    Raises:
+        UsageError: There is something at `path` already.
+        RunError: The place cannot be written to.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        (temporary / checkpoint.CHECKPOINTS).mkdir()
+        (temporary / checkpoint.EPISODES).mkdir()
+        write_json(temporary / CONFIG, _spec_json(spec))
+        temporary.rename(path)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise UsageError(_occupied(path)) from None
+        raise RunError(
+            f"could not create {path} ({error.strerror}): choose another --out."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return Run(path, spec)
+
+
+def open_run(path: Path) -> Run:
+    """Read the config of an existing run folder.
+
+    Raises:
+        UsageError: There is no run at `path`, or its config cannot be used.
+    """
+    path = Path(path)
+    file = path / CONFIG
+    try:
+        content = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise UsageError(
+            f"{path} is not a run folder (it has no {CONFIG}): give the folder that "
+            "`pombu train --out` named."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read ({error}).") from None
+    if not isinstance(content, dict) or content.pop("format", None) != 1:
+        raise UsageError(f"{file} was not written by this version of pombu.")
+    return Run(path, config_file.from_json(RunSpec, content, str(file)))
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON for people and programs, atomically."""
+    write_atomic(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def _spec_json(spec: RunSpec) -> dict[str, Any]:
+    return {"format": 1, **dataclasses.asdict(spec)}
+
+
+def _occupied(path: Path) -> str:
+    if (path / CONFIG).exists():
+        return (
+            f"{path} already holds a run: choose another --out, or go on with it by "
+            f"`pombu resume {path}`."
+        )
+    return f"{path} exists already: choose another --out."
