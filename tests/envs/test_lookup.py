@@ -98,6 +98,11 @@ def test_time_limits() -> None:
 
 def test_contract_of_a_users_environment_is_found() -> None:
     assert load("toys:Endless").contract is not None
+    assert load("toys:Endless", horizon=5, observation_noise=0.1).contract is not None
+
+
+def test_contract_behind_a_wrapper_that_changes_things_is_not_used() -> None:
+    assert load("toys:behind_a_wrapper").contract is None
 
 
 def test_module_that_registers_an_id(tmp_path, monkeypatch) -> None:

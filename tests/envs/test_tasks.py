@@ -222,6 +222,9 @@ def test_bad_actions_and_options(entry: Entry) -> None:
         gymnasium.make(entry.id, observation_noise=-1.0)
     with pytest.raises(ValueError, match="alive_bonus is nan"):
         gymnasium.make(entry.id, alive_bonus=float("nan"))
+    if entry.name in LOCOMOTION and entry.name != "Ant":
+        with pytest.raises(ValueError, match="observe_y=False"):
+            gymnasium.make(entry.id, observe_y=False)
     with pytest.raises(UsageError, match="reset"):
         gymnasium.make(entry.id).unwrapped.step(np.zeros(entry.action_dim))
 

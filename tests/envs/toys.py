@@ -172,6 +172,13 @@ class HalfContract(Endless):
     contract = object()
 
 
+def behind_a_wrapper() -> gymnasium.Env[Any, Any]:
+    """An environment whose contract does not describe what is observed."""
+    return gymnasium.wrappers.TransformObservation(
+        env := Endless(), lambda observation: -observation, env.observation_space
+    )
+
+
 class Unseeded(Counter):
     """Ignores its seed."""
 

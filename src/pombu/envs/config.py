@@ -48,6 +48,15 @@ def require_noise(observation_noise: float) -> None:
         )
 
 
+def require_y(name: str, observe_y: bool) -> None:
+    """Raise if a task other than Ant is to hide a sideways position."""
+    if not observe_y and name != "Ant":
+        raise UsageError(
+            f"observe_y=False hides Ant's sideways position, and {name} observes none: "
+            "leave the option out."
+        )
+
+
 def require_bonus(alive_bonus: float | None) -> None:
     """Raise unless the bonus is a finite number or left out."""
     if alive_bonus is not None and not math.isfinite(alive_bonus):

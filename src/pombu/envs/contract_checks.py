@@ -39,29 +39,6 @@ def _guarded(subject: str, compare: Callable[..., Finding], *args: Any) -> Findi
         return Finding(subject, "fail", detail)
 
 
-def describe_substitutes(walk: Walk, starts: Array32) -> list[Finding]:
-    """What pombu does where the environment offers no contract."""
-    low, mean, high = walk.rewards.min(), walk.rewards.mean(), walk.rewards.max()
-    reward = (
-        "no contract: pombu will learn the reward beside the dynamics (seen: "
-        f"{low:.4g} to {high:.4g}, mean {mean:.4g})"
-    )
-    termination = (
-        f"no contract: {walk.terminated.sum()} of {len(walk.rewards)} random steps "
-        "ended an episode; pombu will learn where real episodes end and, while none "
-        "has, never terminate imagined ones"
-    )
-    start = (
-        "no contract: pombu will reuse observed starts (standard deviation over "
-        f"{len(starts)} resets up to {starts.std(axis=0).max():.4g})"
-    )
-    return [
-        Finding("reward", "pass", reward),
-        Finding("termination", "pass", termination),
-        Finding("start distribution", "pass", start),
-    ]
-
-
 def _reward(contract: Contract, walk: Walk) -> Finding:
     known = np.asarray(jax.jit(contract.reward)(walk.obs, walk.actions, walk.next_obs))
     if known.shape != walk.rewards.shape:

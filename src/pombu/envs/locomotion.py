@@ -8,7 +8,7 @@ import numpy.typing as npt
 from mujoco import rollout
 
 from pombu.envs.catalogue import locomotion_spec
-from pombu.envs.config import require_bonus, require_noise
+from pombu.envs.config import require_bonus, require_noise, require_y
 from pombu.envs.contract import LocomotionContract
 from pombu.envs.environment import Array64, TaskEnv
 from pombu.envs.mujoco_models import load_model
@@ -114,6 +114,7 @@ class LocomotionEnv(TaskEnv):
     ) -> None:
         require_noise(observation_noise)
         require_bonus(alive_bonus)
+        require_y(name, observe_y)
         spec = locomotion_spec(name, observe_y)
         world = LocomotionWorld(
             LocomotionContract(spec, alive_bonus, observation_noise)

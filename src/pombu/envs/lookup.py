@@ -77,9 +77,9 @@ def _call(name: str, factory: Callable[..., Any], render_mode: str | None) -> En
 def _factory(name: str) -> Callable[..., Any] | None:
     """The callable behind `module:factory`; None if the module registers that id."""
     module_name, _, attribute = name.partition(":")
-    # A console script does not look into the working directory for the user's file.
-    here = os.getcwd()
-    sys.path.append(here)
+    # A console script does not look into the working directory for the user's files.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
@@ -87,8 +87,6 @@ def _factory(name: str) -> Callable[..., Any] | None:
             f"The module of {name!r} could not be imported ({in_one_line(error)}): "
             "give module:factory with a module that Python finds from here."
         ) from error
-    finally:
-        sys.path.remove(here)
     if attribute in gymnasium.registry:
         return None
     factory = getattr(module, attribute, None)

@@ -1,6 +1,8 @@
 """Gymnasium's model files, loaded without noise on the console or log files."""
 
+import copy
 import logging
+from functools import lru_cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -30,6 +32,11 @@ def load_model(asset: str) -> mujoco.MjModel:
     same mass.
     """
     quiet_mujoco()
+    return copy.copy(_compiled(asset))
+
+
+@lru_cache
+def _compiled(asset: str) -> mujoco.MjModel:
     root = ElementTree.parse(ASSETS / asset).getroot()
     total_mass = None
     for compiler in root.iter("compiler"):

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from pombu.envs.action_box import ActionBox
 from pombu.envs.catalogue import CATALOGUE, Entry
-from pombu.envs.config import EnvConfig
+from pombu.envs.config import EnvConfig, require_y
 from pombu.envs.contract import Contract
 from pombu.envs.lookup import Env, find_entry, make_foreign, resolve
 from pombu.envs.wrappers import FlatObservation, NoisyObservation
@@ -18,6 +18,16 @@ from pombu.errors import UsageError
 
 HORIZON_WITHOUT_LIMIT = 1000
 """Steps per episode of an environment that names no time limit of its own."""
+
+TRANSPARENT = (
+    FlatObservation,
+    NoisyObservation,
+    gymnasium.wrappers.TimeLimit,
+    gymnasium.wrappers.OrderEnforcing,
+    gymnasium.wrappers.PassiveEnvChecker,
+    gymnasium.wrappers.RecordEpisodeStatistics,
+)
+"""Wrappers behind which a contract still holds: they only watch, count or add noise."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +98,8 @@ def _make_own(entry: Entry, config: EnvConfig, render_mode: str | None) -> Env:
     options: dict[str, Any] = {"observation_noise": config.observation_noise}
     if config.alive_bonus is not None:
         options["alive_bonus"] = config.alive_bonus
+    require_y(entry.name, config.observe_y)
     if not config.observe_y:
-        if entry.name != "Ant":
-            raise UsageError(
-                f"observe_y=False hides Ant's sideways position, and {entry.name} "
-                "observes none: leave the option out."
-            )
         options["observe_y"] = False
     return gymnasium.make(
         entry.id,
@@ -116,11 +122,16 @@ def time_limit(env: Env) -> int | None:
 
 
 def _contract(env: Env) -> Contract | None:
-    """The environment's attribute `contract`, from the outermost wrapper with one."""
-    if not env.has_wrapper_attr("contract"):
-        return None
-    contract = env.get_wrapper_attr("contract")
-    if not isinstance(contract, Contract):
+    """The attribute `contract` of the environment or of one of its wrappers.
+
+    A wrapper that may change observations, actions or rewards hides the contracts of
+    what it wraps.
+    """
+    layer = env
+    while isinstance(layer, TRANSPARENT) and not hasattr(layer, "contract"):
+        layer = layer.env
+    contract = getattr(layer, "contract", None)
+    if contract is not None and not isinstance(contract, Contract):
         raise UsageError(
             f"The environment's contract is a {type(contract).__name__} without all of "
             "reward, terminal and initial: give it these three methods."
