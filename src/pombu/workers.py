@@ -8,6 +8,7 @@ are, so neither do the numbers.
 """
 
 import os
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -34,26 +35,36 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+_inside = threading.local()
+
+
 class Workers:
-    """A few threads that run independent computations side by side."""
+    """A few threads that run independent computations side by side.
+
+    Work that a worker itself hands out is done by that worker, one piece after the
+    other: waiting for its own pool could otherwise wait forever.
+    """
 
     def __init__(self, count: int | None = None) -> None:
         self.count = count or available_cores()
-        self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="pombu")
+        self._pool = ThreadPoolExecutor(
+            self.count, "pombu", lambda: setattr(_inside, "worker", True)
+        )
 
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item]
     ) -> list[Result]:
         """Apply `function` to every item; results in order, errors raised."""
-        return list(self._pool.map(lambda i: _ready(function(i)), items))
+        if getattr(_inside, "worker", False):
+            return [_ready(function(item)) for item in items]
+        return list(self._pool.map(lambda item: _ready(function(item)), items))
 
     def both(
         self, first: Callable[[], Item], second: Callable[[], Result]
     ) -> tuple[Item, Result]:
         """Run two computations side by side."""
-        one = self._pool.submit(lambda: _ready(first()))
-        two = self._pool.submit(lambda: _ready(second()))
-        return one.result(), two.result()
+        pair: list[Any] = self.map(lambda piece: piece(), (first, second))
+        return pair[0], pair[1]
 
     def close(self) -> None:
         """Let the threads go."""

@@ -1,0 +1,66 @@
+"""Which algorithms there are, by name and without importing them."""
+
+import difflib
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from pombu.envs import Task
+from pombu.errors import UsageError
+from pombu.training.algorithm import Algorithm
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where an algorithm is."""
+
+    summary: str
+    module: str
+    learner: str
+    config: str
+    """`module:class` of its config."""
+
+
+ALGORITHMS = {
+    "pombu": Entry(
+        "policy optimisation with model-based uncertainty",
+        "pombu.algorithms.pombu",
+        "Learner",
+        "pombu.config:POMBUConfig",
+    ),
+    "meppo": Entry(
+        "model-ensemble PPO: POMBU without its uncertainty",
+        "pombu.algorithms.pombu",
+        "Learner",
+        "pombu.config:POMBUConfig",
+    ),
+}
+
+
+def find(name: str) -> Entry:
+    """The algorithm with this name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if name not in ALGORITHMS:
+        near = difflib.get_close_matches(name.lower(), ALGORITHMS, n=1)
+        hint = f"did you mean {near[0]}?" if near else "choose one of them."
+        known = ", ".join(ALGORITHMS)
+        raise UsageError(f"There is no algorithm {name!r}; there are {known}: {hint}")
+    return ALGORITHMS[name]
+
+
+def config_type(name: str) -> type[Any]:
+    """The dataclass of an algorithm's config."""
+    module, _, kind = find(name).config.partition(":")
+    config: type[Any] = getattr(importlib.import_module(module), kind)
+    return config
+
+
+def make(name: str, task: Task, config: Any) -> Algorithm[Any]:
+    """An algorithm ready to learn."""
+    entry = find(name)
+    learner = getattr(importlib.import_module(entry.module), entry.learner)
+    algorithm: Algorithm[Any] = learner(task, config, name)
+    return algorithm

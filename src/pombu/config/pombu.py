@@ -1,0 +1,77 @@
+"""The configuration of POMBU and of MEPPO."""
+
+from dataclasses import dataclass, field
+
+from pombu.config.parts import (
+    ExplorationConfig,
+    ImaginationConfig,
+    ModelConfig,
+    PolicyConfig,
+    ReturnConfig,
+    ValueConfig,
+    at_least,
+)
+from pombu.envs import EnvConfig
+from pombu.errors import UsageError
+
+
+@dataclass(frozen=True)
+class POMBUConfig:
+    """Policy Optimization with Model-Based Uncertainty (Algorithm 2)."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """The environment."""
+    alpha: float = 0.5
+    """How much the uncertainty of the surrogate objective is penalised."""
+    beta: float = 10.0
+    """How much exploration policies seek uncertainty."""
+    updates: int = 20
+    """M, policy updates per iteration."""
+    trajectories: int = 10
+    """N, real trajectories per iteration."""
+    iterations: int = 100
+    """Iterations over which learning rates fall."""
+    evaluation_episodes: int = 20
+    """Real episodes per evaluation; they are not learned from."""
+    capacity: int = 0
+    """Real transitions to make room for; 0 takes what the iterations will collect."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """The learned world and its fit."""
+    imagination: ImaginationConfig = field(default_factory=ImaginationConfig)
+    """Virtual trajectories."""
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    """The policy and its update."""
+    value: ValueConfig = field(default_factory=ValueConfig)
+    """The value function and its update."""
+    returns: ReturnConfig = field(default_factory=ReturnConfig)
+    """Units of rewards, advantages and uncertainty."""
+    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
+    """Exploration policies."""
+
+    def __post_init__(self) -> None:
+        at_least("model.members (K)", self.model.members, 1)
+        at_least("alpha", self.alpha, 0)
+        at_least("beta", self.beta, 0)
+        at_least("updates", self.updates, 0)
+        at_least("trajectories", self.trajectories, 1)
+        at_least("iterations", self.iterations, 1)
+        at_least("evaluation_episodes", self.evaluation_episodes, 1)
+        at_least("imagination.trajectories", self.imagination.trajectories, 1)
+        at_least("imagination.shards", self.imagination.shards, 1)
+        at_least("exploration.policies", self.exploration.policies, 0)
+        if self.imagination.trajectories % self.imagination.shards:
+            raise UsageError(
+                f"imagination.trajectories is {self.imagination.trajectories}, which "
+                f"imagination.shards = {self.imagination.shards} does not divide: "
+                "choose a multiple."
+            )
+        for name, value in (
+            ("returns.gamma", self.returns.gamma),
+            ("model.validation_fraction", self.model.validation_fraction),
+        ):
+            if not 0 < value <= 1:
+                raise UsageError(f"{name} is {value}; it must lie in (0, 1].")
+        if not 0 <= self.returns.lam <= 1:
+            raise UsageError(
+                f"returns.lam is {self.returns.lam}; it must lie in [0, 1]."
+            )

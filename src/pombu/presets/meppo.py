@@ -1,0 +1,34 @@
+"""MEPPO's presets: POMBU without its uncertainty.
+
+No penalty, no bonus, and the policy itself collects the real data: the 8e7 imagined
+samples of the paper's Table 1.
+"""
+
+from dataclasses import replace
+
+from pombu.config import POMBUConfig
+from pombu.presets import pombu
+
+
+def paper(task: str, horizon: int | None) -> POMBUConfig:
+    """The paper's values."""
+    return _without_uncertainty(pombu.paper(task, horizon))
+
+
+def fast(task: str, horizon: int | None) -> POMBUConfig:
+    """What POMBU's `fast` uses."""
+    return _without_uncertainty(pombu.fast(task, horizon))
+
+
+def smoke(task: str, horizon: int | None) -> POMBUConfig:
+    """Tiny."""
+    return _without_uncertainty(pombu.smoke(task, horizon))
+
+
+def _without_uncertainty(config: POMBUConfig) -> POMBUConfig:
+    return replace(
+        config,
+        alpha=0.0,
+        beta=0.0,
+        exploration=replace(config.exploration, policies=0),
+    )
