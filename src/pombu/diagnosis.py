@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from pombu.envs import Episode
+from pombu.models import Layers
 from pombu.workers import jit
 from pombu.worlds import Rules, World, predict_step
 
@@ -21,17 +23,11 @@ def _open_loop(
     actions: Float[Array, "T n a"],
 ) -> Float[Array, "T K n o"]:
     """Every member alone, fed its own predictions and the real actions."""
-    members = world.layers.biases[0].shape[0]
 
     def step(states: Array, action: Array) -> tuple[Array, Array]:
-        def alone(layers: Array, state: Array) -> Array:
-            single = World(
-                jax.tree.map(lambda x: x[None], layers),
-                world.observation,
-                world.action,
-                world.delta,
-                world.reward,
-                world.return_std,
+        def alone(layers: Layers, state: Array) -> Array:
+            single = eqx.tree_at(
+                lambda w: w.layers, world, jax.tree.map(lambda x: x[None], layers)
             )
             following, _ = predict_step(single, rules, state, action)
             return following[0]
@@ -39,7 +35,7 @@ def _open_loop(
         states = jax.vmap(alone)(world.layers, states)
         return states, states
 
-    first = jnp.broadcast_to(starts, (members, *starts.shape))
+    first = jnp.broadcast_to(starts, (world.members, *starts.shape))
     return jax.lax.scan(step, first, actions)[1]
 
 

@@ -74,7 +74,7 @@ def imagine(
     number = starts.shape[0]
     log_weights = jnp.log(member_weights)
 
-    def step(carry: Carry, key: PRNGKeyArray) -> tuple[Carry, tuple[Array, ...]]:
+    def step(carry: Carry, key: PRNGKeyArray) -> tuple[Carry, dict[str, Array]]:
         state, value_now, running, sound = carry
         action_key, member_key = jax.random.split(key)
         observation = world.observation.normalise(state)
@@ -98,21 +98,23 @@ def imagine(
         pick = _picker(chosen)
         next_state = pick(following)
         proceeds = running & ~pick(ended)
-        bounded = jnp.all(jnp.abs(next_state) <= rules.runaway, -1)
-        sound = sound & (bounded | ~running)
+        # One member out of bounds is enough: it spoils the mean reward and d for all.
+        bounded = jnp.all(jnp.abs(following) <= rules.runaway, (0, -1))
+        kept = bounded & jnp.isfinite(local) & jnp.isfinite(jnp.mean(reward, 0))
+        sound = sound & (kept | ~running)
         # A masked trajectory goes on from its start, so that no NaN reaches a matmul.
-        next_state = jnp.where(sound[:, None], next_state, starts)
-        out = (
-            observation,
-            action,
-            log_prob,
-            jnp.mean(reward, 0),
-            value_now,
-            local,
-            proceeds.astype(jnp.float32),
-            running.astype(jnp.float32),
-            jnp.mean(raw, 0),
-        )
+        next_state = jnp.where(kept[:, None], next_state, starts)
+        out = {
+            "observations": observation,
+            "actions": action,
+            "log_probs": log_prob,
+            "rewards": jnp.mean(reward, 0),
+            "values": value_now,
+            "local": local,
+            "continues": proceeds.astype(jnp.float32),
+            "weight": running.astype(jnp.float32),
+            "raw_rewards": jnp.mean(raw, 0),
+        }
         return (next_state, pick(next_values), proceeds, sound), out
 
     everyone = jnp.ones(number, bool)
@@ -122,7 +124,11 @@ def imagine(
         (starts, first_values, everyone, everyone),
         jax.random.split(key, rules.horizon),
     )
-    return _mask(Imagined(*steps, jnp.sum(~sound).astype(jnp.float32)), sound)
+    counts = (steps["weight"] > 0) & sound
+    return Imagined(
+        **{name: _only(counts, x) for name, x in steps.items()},
+        masked=jnp.sum(~sound).astype(jnp.float32),
+    )
 
 
 _imagine = jit(imagine)
@@ -155,9 +161,10 @@ def imagine_in_shards(
 
 @jit
 def _join(parts: Sequence[Imagined]) -> Imagined:
-    return jax.tree.map(
+    joined: Imagined = jax.tree.map(
         lambda *part: jnp.concatenate(part, 1) if part[0].ndim else sum(part), *parts
     )
+    return joined
 
 
 def _picker(chosen: Array) -> Callable[[Array], Array]:
@@ -170,13 +177,6 @@ def _picker(chosen: Array) -> Callable[[Array], Array]:
     return pick
 
 
-def _mask(imagined: Imagined, sound: Bool[Array, " N"]) -> Imagined:
-    """Take unsound trajectories out of every mean: weight 0 and no NaN left behind."""
-
-    def clean(steps: Array) -> Array:
-        keep = sound.reshape((1, -1) + (1,) * (steps.ndim - 2))
-        return jnp.where(keep, steps, 0.0)
-
-    fields = imagined._asdict()
-    masked = fields.pop("masked")
-    return Imagined(**{name: clean(x) for name, x in fields.items()}, masked=masked)
+def _only(counts: Bool[Array, "H N"], steps: Array) -> Array:
+    """Zeros for steps that do not count, weight among them: no NaN is left behind."""
+    return jnp.where(counts.reshape(counts.shape + (1,) * (steps.ndim - 2)), steps, 0.0)

@@ -5,6 +5,7 @@ share an architecture is the same pytree with one more leading axis.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import equinox as eqx
 import jax
@@ -51,9 +52,8 @@ def init_mlp(
     """Build an MLP with layer `sizes`, zero biases and the given initialiser."""
     keys = jax.random.split(key, len(sizes) - 1)
     gains = [hidden_gain] * (len(sizes) - 2) + [output_gain]
-    shapes = zip(sizes[:-1], sizes[1:], strict=True)
     weights = tuple(
         initializer(k, shape, gain)
-        for k, shape, gain in zip(keys, shapes, gains, strict=True)
+        for k, shape, gain in zip(keys, pairwise(sizes), gains, strict=True)
     )
     return MLP(weights, tuple(jnp.zeros(size, jnp.float32) for size in sizes[1:]))

@@ -1,9 +1,9 @@
 """The paper's objectives as functions of a minibatch.
 
 Every function takes per-sample arrays and `weight`, which is 0 for samples of masked
-trajectories and 1 for all others; means are weighted. The paper sums over a trajectory's
-steps, here and in the published code the mean over samples is taken, which differs by
-the factor H.
+trajectories and 1 for all others; means are weighted. The paper sums over a
+trajectory's steps, here and in the published code the mean over samples is taken, which
+differs by the factor H.
 """
 
 import jax.numpy as jnp
@@ -57,7 +57,7 @@ def conservative_surrogate(
     uncertainty: Samples,
     weight: Samples,
     clip: float,
-    alpha: float,
+    alpha: float | Float[Array, ""],
 ) -> Array:
     """L_pi(theta) = L_clip(theta) - alpha L_std(theta), Section 4.2."""
     gain = clipped_surrogate(ratio, advantage, weight, clip)

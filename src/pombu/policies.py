@@ -1,7 +1,7 @@
 """The Gaussian policy pi_theta: a network gives the mean, a vector the log-std.
 
-A policy acts in policy space, where [-1, 1] spans the task's action box; its samples are
-not clipped here, so that log-probabilities are those of a plain Gaussian.
+A policy acts in policy space, where [-1, 1] spans the task's action box; its samples
+are not clipped here, so that log-probabilities are those of a plain Gaussian.
 """
 
 import math
@@ -31,7 +31,7 @@ def init_policy(
     hidden: Sequence[int],
     log_std: float = 0.0,
 ) -> GaussianPolicy:
-    """Orthogonal layers with a nearly zero output, so that the first mean is about 0."""
+    """Orthogonal layers with a tiny output layer, so that the first mean is about 0."""
     sizes = (observation_dim, *hidden, action_dim)
     net = init_mlp(key, sizes, orthogonal, math.sqrt(2.0), 0.01)
     return GaussianPolicy(net, jnp.full(action_dim, log_std, jnp.float32))

@@ -1,8 +1,8 @@
 """Random draws by name.
 
-A key is made from the run's seed, the iteration and the stage that needs it, and is never
-carried along. A resumed run therefore draws what the uninterrupted one would have drawn,
-and no stage can disturb another's stream.
+A key is made from the run's seed, the iteration and the stage that needs it, and is
+never carried along. A resumed run therefore draws what the uninterrupted one would have
+drawn, and no stage can disturb another's stream.
 """
 
 import zlib

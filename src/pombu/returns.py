@@ -64,8 +64,8 @@ def targets(
         rewards: scaled rewards, the mean over members.
         values: V_old of the states before the steps.
         local: local uncertainty d of the steps.
-        continues: 0 where the trajectory ends after the step. Past the horizon the value
-            is 0, as in the paper's finite-horizon returns.
+        continues: 0 where the trajectory ends after the step. Past the horizon the
+            value is 0, as in the paper's finite-horizon returns.
         weight: 0 for steps that do not count.
         config: discount, clipping and units.
     """

@@ -39,7 +39,7 @@ def _deterministic(
 def act_with(
     policies: tuple[GaussianPolicy, Normaliser], number: int, key: PRNGKeyArray
 ) -> Act:
-    """Act with a stack of P policies in `number` episodes: policy p takes every P-th."""
+    """Act with a stack of P policies in `number` episodes, each in every P-th."""
     stack, normaliser = policies
     count = stack.log_std.shape[0]
     rounds = -(-number // count)
@@ -70,7 +70,7 @@ def evaluate(
     episodes: int,
     keys: Keys,
 ) -> tuple[dict[str, float], list[Episode]]:
-    """Returns of the stochastic and the deterministic policy, and the former's episodes."""
+    """Returns of the stochastic and deterministic policy; the former's episodes too."""
     stochastic_act = act_alone(policy, normaliser, episodes, keys.jax("evaluate"))
 
     def act(observations: np.ndarray, step: int) -> np.ndarray:

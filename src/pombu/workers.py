@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 def jit(function: Callable[..., Any], **options: Any) -> Any:
-    """`jax.jit` whose CPU code keeps to one thread; accelerators ignore the difference."""
+    """`jax.jit` whose CPU code keeps to one thread; no accelerator minds."""
     return jax.jit(
         function,
         compiler_options={"xla_cpu_multi_thread_eigen": False},
@@ -73,4 +73,5 @@ class Workers:
 
 def _ready(result: Result) -> Result:
     """Wait for the arrays in the thread that asked for them, so that cores overlap."""
-    return jax.block_until_ready(result)
+    jax.block_until_ready(result)  # type: ignore[no-untyped-call]
+    return result

@@ -124,7 +124,7 @@ def predict_step(
     state: Float[Array, "n o"],
     action: Float[Array, "n a"],
 ) -> tuple[Float[Array, "K n o"], Float[Array, "K n"]]:
-    """All members' next states and raw rewards for an action in the task's own units."""
+    """All members' next states and raw rewards; actions are in the task's units."""
     x = jnp.concatenate(
         [world.observation.normalise(state), world.action.normalise(action)], -1
     )
@@ -148,7 +148,8 @@ def starts(
 ) -> Float[Array, "n o"]:
     """First states: the task's own distribution, or starts that were observed."""
     if task.contract is not None:
-        return task.contract.initial(key, number)
+        first: Array = task.contract.initial(key, number)
+        return first
     observed = np.stack([episode.observations[0] for episode in episodes])
     chosen = jax.random.randint(key, (number,), 0, len(observed))
     return jnp.asarray(observed[np.asarray(chosen)])

@@ -314,7 +314,7 @@ class Learner:
         shards: int,
         member_weights: Float[Array, " K"],
     ) -> Imagined:
-        """`number` virtual trajectories of the policy for a numbered part of a stage."""
+        """`number` virtual trajectories of the policy, for a part of a stage."""
         if self.config.model.kind == "simulator":
             seeds = keys.episodes(f"{part[0]} {part[1]}", number)
             return simulate(
@@ -346,11 +346,12 @@ class Learner:
             state.experience, collected, returns.gamma, returns.reward_clip
         )
         steps = sum(len(episode.rewards) for episode in collected)
-        return eqx.tree_at(
+        remembered: State = eqx.tree_at(
             lambda s: (s.experience, s.real_steps),
             state,
             (experience, state.real_steps + steps),
         )
+        return remembered
 
     def _member_weights(self, key: PRNGKeyArray) -> Float[Array, " K"]:
         """How often each member gives an exploration policy its next state."""

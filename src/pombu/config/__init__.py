@@ -8,3 +8,4 @@ from pombu.config.parts import Precision as Precision
 from pombu.config.parts import ReturnConfig as ReturnConfig
 from pombu.config.parts import ValueConfig as ValueConfig
 from pombu.config.pombu import POMBUConfig as POMBUConfig
+from pombu.config.trpo import TrustRegionConfig as TrustRegionConfig

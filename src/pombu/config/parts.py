@@ -17,8 +17,8 @@ class ModelConfig:
     """The learned world and its fit."""
 
     kind: Literal["ensemble", "simulator"] = "ensemble"
-    """`ensemble` learns; `simulator` imagines in the real environment itself, which tells
-    the optimiser's errors from the model's."""
+    """`ensemble` learns; `simulator` imagines in the real environment itself, which
+    tells the optimiser's errors from the model's."""
     members: int = 5
     """K, networks in the ensemble."""
     hidden: tuple[int, ...] = (512, 512)
@@ -47,8 +47,8 @@ class ModelConfig:
     max_steps: int | None = None
     """Gradient steps per fit, at most; None leaves stopping to validation (paper)."""
     reinitialise_every: int = 10
-    """Iterations after which the members start afresh with a new split (published code);
-    0 always keeps the previous weights."""
+    """Iterations after which the members start afresh with a new split (published
+    code); 0 always keeps the previous weights."""
     precision: Precision = "float32"
     """Number format of the members' matrix products; sums are always float32."""
 
@@ -63,7 +63,7 @@ class ImaginationConfig:
     """Independent parts into which an imagined batch is cut, so that as many cores can
     work on it; part of the random stream, hence of the result."""
     runaway: float = 1e5
-    """A trajectory whose state leaves plus or minus this bound is masked and counted."""
+    """A trajectory whose state leaves plus or minus this is masked and counted."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,8 @@ class ReturnConfig:
     lam: float = 1.0
     """lambda of the advantage estimate; 1 is the paper's return minus value."""
     reward_clip: float | None = 5.0
-    """Raw rewards are cut to plus or minus this value (published code); None leaves them."""
+    """Raw rewards are cut to plus or minus this value (published code); None leaves
+    them."""
     scale_rewards: bool = True
     """Divide rewards by the standard deviation of all real returns."""
     advantage_clip: float | None = 5.0
@@ -142,8 +143,8 @@ class ExplorationConfig:
     trajectories: int = 200
     """Virtual trajectories that each of them is trained on."""
     random_members: bool = True
-    """Each exploration policy draws its next states with its own random weighting of the
-    members (published code)."""
+    """Each exploration policy draws its next states with its own random weighting of
+    the members (published code)."""
 
 
 def at_least(name: str, value: float, least: float) -> None:

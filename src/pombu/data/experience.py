@@ -37,7 +37,7 @@ def learn_from(
     gamma: float,
     reward_clip: float | None = None,
 ) -> Experience:
-    """Merge new episodes; returns are of clipped rewards, as the policy will see them."""
+    """Merge new episodes; returns are of clipped rewards, as the policy sees them."""
     for episode in episodes:
         rewards = episode.rewards
         seen = rewards
@@ -69,4 +69,4 @@ def regression(
 
 
 def _normalise(moments: Moments, rows: np.ndarray) -> np.ndarray:
-    return ((rows - moments.mean) / moments.std).astype(np.float32)
+    return np.asarray((rows - moments.mean) / moments.std, np.float32)

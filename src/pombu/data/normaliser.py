@@ -1,11 +1,9 @@
 """Running means and standard deviations over all real data.
 
 Moments are kept in float64 on the host and merged batch by batch (Chan's formula), so
-the order of magnitude of the data never hurts the variance. What jitted code sees is the
-float32 `Normaliser` made from them.
+the order of magnitude of the data never hurts the variance. What jitted code sees is
+the float32 `Normaliser` made from them.
 """
-
-from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,7 +13,7 @@ from jaxtyping import Array, Float
 _FLOOR = 1e-8
 
 
-class Moments(NamedTuple):
+class Moments(eqx.Module):
     """Count, mean and sum of squared deviations per dimension."""
 
     count: np.ndarray

@@ -6,6 +6,7 @@ along a leading axis K, so one batched matmul serves them all.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import equinox as eqx
@@ -50,7 +51,7 @@ def init_ensemble(
     """Directions ~ N(0, .05^2), gain 1 and bias 0, as the published code starts."""
     sizes = (inputs, *hidden, outputs)
     layers = []
-    for number, (i, o) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for number, (i, o) in enumerate(pairwise(sizes)):
         layer_key = jax.random.fold_in(key, number)
         direction = _DIRECTION_STD * jax.random.normal(layer_key, (members, i, o))
         layers.append(

@@ -88,7 +88,10 @@ def _train(
         member = jax.tree.map(lambda w, d: w - learning_rate * d, member, direction)
         return member, optimiser
 
-    return jax.lax.fori_loop(0, steps, step, (member, optimiser))
+    trained: tuple[Ensemble, Any] = jax.lax.fori_loop(
+        0, steps, step, (member, optimiser)
+    )
+    return trained
 
 
 @partial(jit, static_argnames=("precision",))

@@ -1,7 +1,7 @@
 """POMBU's presets: the tables and the text of the paper's Appendix D as values.
 
-`paper` is completed from the published code only where the paper is silent (the defaults
-of `pombu.config`).
+`paper` is completed from the published code only where the paper is silent (the
+defaults of `pombu.config`).
 """
 
 from dataclasses import dataclass, replace
@@ -54,7 +54,7 @@ _LONG = {
 """Table 6 and the text around it: H = 1000."""
 
 _POINT = _Row(10, 20, 10, 200, 500, 20, (64, 64))
-"""The paper trains no policy in the point tasks; the models are those of its Figure 1."""
+"""The paper trains no policy in the point tasks; the models are its Figure 1's."""
 
 
 def _row(task: str, horizon: int | None) -> _Row:
@@ -65,6 +65,7 @@ def _row(task: str, horizon: int | None) -> _Row:
 
 
 def paper(task: str, horizon: int | None) -> POMBUConfig:
+    """The values of Appendix D."""
     row = _row(task, horizon)
     final = (row.decay - row.iterations) / (row.decay * 1e4)
     return POMBUConfig(
@@ -88,9 +89,9 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
     Departures and why: half as wide members and half as many virtual trajectories cost
     about a fifth and lose nothing we could measure; ten times larger learning rates,
     because the conservative penalty, not the rate, limits the step; each fit bounded in
-    epochs (many passes over little data make the members disagree, and the update waits)
-    and in steps (so an iteration costs the same at 200k transitions as at 20k); no
-    re-initialisation; no clip of the raw reward, which would cap the return at 1000.
+    epochs (many passes over little data make the members disagree, and the update
+    waits) and in steps (so an iteration costs the same at 200k transitions as at 20k);
+    no re-initialisation; no clip of the raw reward, which would cap the return at 1000.
     """
     if task.startswith("Point"):
         return _fast_point()
@@ -128,7 +129,6 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
 
 
 def _fast_point() -> POMBUConfig:
-    small = {"hidden": (32, 32), "minibatch": 500}
     return POMBUConfig(
         updates=20,
         trajectories=10,
@@ -147,16 +147,18 @@ def _fast_point() -> POMBUConfig:
             learning_rate=1e-3,
             final_learning_rate=1e-4,
             reset_std_iterations=0,
-            **small,
+            hidden=(32, 32),
         ),
-        value=ValueConfig(learning_rate=1e-3, final_learning_rate=1e-4, **small),
+        value=ValueConfig(
+            learning_rate=1e-3, final_learning_rate=1e-4, hidden=(32, 32)
+        ),
         exploration=ExplorationConfig(policies=5, trajectories=100),
         returns=ReturnConfig(reward_clip=None),
     )
 
 
 def smoke(task: str, horizon: int | None) -> POMBUConfig:
-    """Eight iterations in seconds; it shows that everything runs, not that it learns."""
+    """Eight iterations in seconds: shows that everything runs, not that it learns."""
     base = fast(task, horizon)
     return replace(
         base,
