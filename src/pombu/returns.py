@@ -11,8 +11,6 @@ from pombu.uncertainty.algorithm1 import propagate, standard_deviation
 
 Steps = Float[Array, "H N"]
 
-_VARIANCE_FLOOR = 1e-8
-
 
 def scaled_reward(
     reward: Float[Array, "*b"], std: Float[Array, ""], config: ReturnConfig
@@ -87,7 +85,7 @@ def targets(
         advantages = (advantages - mean) / std
     variance = propagate(local, config.gamma, continues)
     if config.variance_clip is not None:
-        variance = jnp.clip(variance, _VARIANCE_FLOOR, config.variance_clip)
+        variance = jnp.minimum(variance, config.variance_clip)
     uncertainty = standard_deviation(variance)
     if config.uncertainty_units == "advantage":
         uncertainty = uncertainty / std

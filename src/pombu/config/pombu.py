@@ -10,6 +10,7 @@ from pombu.config.parts import (
     ReturnConfig,
     ValueConfig,
     at_least,
+    within,
 )
 from pombu.envs import EnvConfig
 from pombu.errors import UsageError
@@ -65,13 +66,8 @@ class POMBUConfig:
                 f"imagination.shards = {self.imagination.shards} does not divide: "
                 "choose a multiple."
             )
-        for name, value in (
-            ("returns.gamma", self.returns.gamma),
-            ("model.validation_fraction", self.model.validation_fraction),
-        ):
-            if not 0 < value <= 1:
-                raise UsageError(f"{name} is {value}; it must lie in (0, 1].")
-        if not 0 <= self.returns.lam <= 1:
-            raise UsageError(
-                f"returns.lam is {self.returns.lam}; it must lie in [0, 1]."
-            )
+        gamma, lam = self.returns.gamma, self.returns.lam
+        fraction = self.model.validation_fraction
+        within("returns.gamma", gamma, "(0, 1]", 0 < gamma <= 1)
+        within("returns.lam", lam, "[0, 1]", 0 <= lam <= 1)
+        within("model.validation_fraction", fraction, "(0, 1)", 0 < fraction < 1)

@@ -147,14 +147,16 @@ def fit(
         rng = np.random.default_rng([*seed, number])
         training_rows = np.flatnonzero(~validation[number])
         streams.append(_batches(rng, training_rows, config.batch_size))
-        held_out.append(
-            _held_out(rng, np.flatnonzero(validation[number]), config.validation_rows)
-        )
+        # Where episodes are too short to split, a member is judged by what it learns.
+        judges = np.flatnonzero(validation[number])
+        judges = judges if len(judges) else training_rows
+        held_out.append(_held_out(rng, judges, config.validation_rows))
         epoch_steps.append(-(-len(training_rows) // config.batch_size))
 
     def advance(member: _Member) -> _Member:
         """Train one validation interval and look at the held-out rows."""
-        interval, _, _ = _budget(config, epoch_steps[member.number])
+        interval, _, longest = _budget(config, epoch_steps[member.number])
+        interval = min(interval, longest - member.step)
         parameters, optimiser = member.parameters, member.optimiser
         for offset in range(0, interval, _STEPS_PER_CALL):
             steps = min(_STEPS_PER_CALL, interval - offset)
