@@ -18,8 +18,8 @@ Initializer = Callable[[PRNGKeyArray, tuple[int, int], float], Float[Array, "i o
 class MLP(eqx.Module):
     """Fully connected layers with tanh between them and a linear output."""
 
-    weights: tuple[Float[Array, "i o"], ...]
-    biases: tuple[Float[Array, " o"], ...]
+    weights: tuple[Float[Array, "_ _"], ...]
+    biases: tuple[Float[Array, " _"], ...]
 
     def __call__(self, x: Float[Array, "*batch i"]) -> Float[Array, "*batch o"]:
         """Apply the network to the last axis of `x`."""

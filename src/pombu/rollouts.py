@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pombu.data.normaliser import Normaliser
 from pombu.envs import Episode, Task, collect
@@ -21,7 +21,7 @@ def _stochastic(
     normaliser: Normaliser,
     observations: Float[Array, "P n o"],
     key: PRNGKeyArray,
-    step: int,
+    step: Int[Array, ""],
 ) -> Float[Array, "P n a"]:
     keys = jax.random.split(jax.random.fold_in(key, step), observations.shape[0])
     normal = normaliser.normalise(observations)

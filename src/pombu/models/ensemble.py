@@ -41,8 +41,8 @@ class Ensemble(eqx.Module):
 class Layers(NamedTuple):
     """Effective weights and biases, ready to multiply."""
 
-    weights: tuple[Float[Array, "*k i o"], ...]
-    biases: tuple[Float[Array, "*k o"], ...]
+    weights: tuple[Float[Array, "... _ _"], ...]
+    biases: tuple[Float[Array, "... _"], ...]
 
 
 def init_ensemble(
