@@ -17,12 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pombu.config import PolicyConfig, POMBUConfig, ValueConfig
+from pombu.config import POMBUConfig
 from pombu.data import Experience, Normaliser, learn_from, no_experience
 from pombu.diagnosis import prediction_error
+from pombu.dreams import Dreamer, Plan, in_ensemble, in_simulator
 from pombu.envs import Episode, Task, collect
-from pombu.errors import UsageError
-from pombu.imagination import Imagined, imagine_in_shards
 from pombu.improvement import (
     improve_policy,
     improve_value,
@@ -37,13 +36,12 @@ from pombu.policies import GaussianPolicy, entropy, init_policy
 from pombu.randomness import Keys
 from pombu.reporting import Update, fit_metrics, improvement_metrics
 from pombu.rollouts import act_with, evaluate, policy_of
-from pombu.simulation import simulate
 from pombu.training.algorithm import Policy
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
 from pombu.values import init_value
 from pombu.workers import Workers
-from pombu.worlds import Rules, World, fit_world, fresh_ensemble, starts, world_of
+from pombu.worlds import Rules, World, fit_world, fresh_ensemble, world_of
 
 Metrics = dict[str, float]
 
@@ -73,7 +71,7 @@ class Learner:
         name: str = "pombu",
         workers: int | None = None,
     ) -> None:
-        _require_full_minibatches(task, config)
+        config.require_full_minibatches(task.horizon)
         self.name = name
         self.task = task
         self.config = config
@@ -188,7 +186,7 @@ class Learner:
             list(episodes),
             state.experience,
             model,
-            self._capacity,
+            self.config.rows(self.task.horizon),
             keys.numpy("fit"),
             iteration // every if every else 0,
             self.workers,
@@ -204,24 +202,21 @@ class Learner:
         two has to wait for the other.
         """
         config = self.config
-        world = self.world(state)
-        everyone = jnp.full(config.model.members, 1.0 / config.model.members)
+        done = self._done(state)
+        dream = self._dreamer(state, episodes, keys)
+        plan = Plan(
+            "imagine",
+            0,
+            config.imagination.trajectories,
+            config.imagination.shards,
+            jnp.full(config.model.members, 1.0 / config.model.members),
+        )
         policy, policy_optimiser = state.policy, state.policy_optimiser
         value, value_optimiser = state.value, state.value_optimiser
         updates: list[Update] = []
         for i in range(config.updates):
             with stage("imagine"):
-                imagined = self.dream(
-                    policy,
-                    value,
-                    world,
-                    episodes,
-                    keys,
-                    ("imagine", i),
-                    config.imagination.trajectories,
-                    config.imagination.shards,
-                    everyone,
-                )
+                imagined = dream(policy, value, plan._replace(number=i))
                 batch, goals = prepare(imagined, config.returns)
             with stage("improve"):
                 new_value, new_policy = self.workers.both(
@@ -231,7 +226,7 @@ class Learner:
                         value_optimiser,
                         batch,
                         keys.numpy("value", i),
-                        self._learning_rate(config.value, state),
+                        config.value.rate(done),
                         config.value,
                     ),
                     partial(
@@ -240,7 +235,7 @@ class Learner:
                         policy_optimiser,
                         batch,
                         keys.numpy("policy", i),
-                        self._learning_rate(config.policy, state),
+                        config.policy.rate(done),
                         config.alpha,
                         config.policy,
                     ),
@@ -269,20 +264,13 @@ class Learner:
         if not number or not int(state.iteration):
             alone = jax.tree.map(lambda leaf: leaf[None], state.policy)
             return (alone, normaliser), 0
-        world = self.world(state)
+        done = self._done(state)
+        dream = self._dreamer(state, episodes, keys)
 
         def explorer(index: int) -> GaussianPolicy:
-            imagined = self.dream(
-                state.policy,
-                state.value,
-                world,
-                episodes,
-                keys,
-                ("explore", index),
-                config.exploration.trajectories,
-                1,
-                self._member_weights(keys.jax("members", index)),
-            )
+            weights = self._member_weights(keys.jax("members", index))
+            plan = Plan("explore", index, config.exploration.trajectories, 1, weights)
+            imagined = dream(state.policy, state.value, plan)
             batch, _ = prepare(imagined, config.returns)
             bold = exploration_advantage(
                 batch.advantages, batch.uncertainty, config.beta
@@ -292,7 +280,7 @@ class Learner:
                 policy_adam(config.policy).init(state.policy),
                 batch._replace(advantages=bold),
                 keys.numpy("explore", index),
-                self._learning_rate(config.policy, state),
+                config.policy.rate(done),
                 0.0,
                 config.policy,
             )
@@ -302,42 +290,11 @@ class Learner:
         stack = jax.tree.map(lambda *leaves: jnp.stack(leaves), *policies)
         return (stack, normaliser), number * config.exploration.trajectories
 
-    def dream(
-        self,
-        policy: GaussianPolicy,
-        value: MLP,
-        world: World,
-        episodes: EpisodeStore,
-        keys: Keys,
-        part: tuple[str, int],
-        number: int,
-        shards: int,
-        member_weights: Float[Array, " K"],
-    ) -> Imagined:
-        """`number` virtual trajectories of the policy, for a part of a stage."""
-        if self.config.model.kind == "simulator":
-            seeds = keys.episodes(f"{part[0]} {part[1]}", number)
-            return simulate(
-                policy,
-                value,
-                self.task,
-                world.observation,
-                float(world.return_std),
-                self.config.returns,
-                keys.jax(*part),
-                seeds,
-            )
-        first = starts(self.task, list(episodes), number, keys.jax("start", part[1]))
-        return imagine_in_shards(
-            policy,
-            value,
-            world,
-            self.rules,
-            first,
-            member_weights,
-            keys.jax(*part),
-            shards,
-            self.workers,
+    def _dreamer(self, state: State, episodes: EpisodeStore, keys: Keys) -> Dreamer:
+        """What gives virtual trajectories in the learned world, or in the simulator."""
+        simulator = self.config.model.kind == "simulator"
+        return (in_simulator if simulator else in_ensemble)(
+            self.task, self.world(state), self.rules, list(episodes), keys, self.workers
         )
 
     def _remember(self, state: State, collected: list[Episode]) -> State:
@@ -353,36 +310,13 @@ class Learner:
         )
         return remembered
 
+    def _done(self, state: State) -> float:
+        """Share of the planned iterations that lies behind."""
+        return min(int(state.iteration) / self.config.iterations, 1.0)
+
     def _member_weights(self, key: PRNGKeyArray) -> Float[Array, " K"]:
         """How often each member gives an exploration policy its next state."""
         members = self.config.model.members
         if not self.config.exploration.random_members:
             return jnp.full(members, 1.0 / members)
         return jax.random.dirichlet(key, jnp.ones(members))
-
-    def _learning_rate(self, config: PolicyConfig | ValueConfig, state: State) -> float:
-        """Falls linearly with the iteration, as in the paper's tables."""
-        done = min(int(state.iteration) / self.config.iterations, 1.0)
-        first, last = config.learning_rate, config.final_learning_rate
-        return first + (last - first) * done
-
-    @property
-    def _capacity(self) -> int:
-        """Rows of real data to make room for."""
-        config = self.config
-        planned = config.iterations * config.trajectories * self.task.horizon
-        return config.capacity or planned
-
-
-def _require_full_minibatches(task: Task, config: POMBUConfig) -> None:
-    trajectories = config.imagination.trajectories
-    if config.exploration.policies:
-        trajectories = min(trajectories, config.exploration.trajectories)
-    samples = trajectories * task.horizon
-    largest = max(config.policy.minibatch, config.value.minibatch)
-    if largest > samples:
-        raise UsageError(
-            f"A minibatch of {largest} is larger than an imagined batch of {samples} "
-            f"samples ({trajectories} trajectories of {task.horizon} steps): lower "
-            "policy.minibatch and value.minibatch or imagine more trajectories."
-        )

@@ -90,6 +90,11 @@ class PolicyConfig:
     minimum_log_std: float = -10.0
     """The log-std is kept at or above this value."""
 
+    def rate(self, done: float) -> float:
+        """The step size when a share `done` of the iterations lies behind."""
+        first, last = self.learning_rate, self.final_learning_rate
+        return first + (last - first) * done
+
 
 @dataclass(frozen=True)
 class ValueConfig:
@@ -107,6 +112,11 @@ class ValueConfig:
     """Samples per gradient step."""
     gradient_clip: float = 0.5
     """Largest global norm of a gradient (published code)."""
+
+    def rate(self, done: float) -> float:
+        """The step size when a share `done` of the iterations lies behind."""
+        first, last = self.learning_rate, self.final_learning_rate
+        return first + (last - first) * done
 
 
 @dataclass(frozen=True)

@@ -71,3 +71,22 @@ class POMBUConfig:
         within("returns.gamma", gamma, "(0, 1]", 0 < gamma <= 1)
         within("returns.lam", lam, "[0, 1]", 0 <= lam <= 1)
         within("model.validation_fraction", fraction, "(0, 1)", 0 < fraction < 1)
+
+    def rows(self, horizon: int) -> int:
+        """Real transitions to make room for."""
+        return self.capacity or self.iterations * self.trajectories * horizon
+
+    def require_full_minibatches(self, horizon: int) -> None:
+        """Refuse minibatches that an imagined batch could not fill."""
+        trajectories = self.imagination.trajectories
+        if self.exploration.policies:
+            trajectories = min(trajectories, self.exploration.trajectories)
+        samples = trajectories * horizon
+        largest = max(self.policy.minibatch, self.value.minibatch)
+        if largest > samples:
+            raise UsageError(
+                f"A minibatch of {largest} is larger than an imagined batch of "
+                f"{samples} samples ({trajectories} trajectories of {horizon} steps): "
+                "lower policy.minibatch and value.minibatch or imagine more "
+                "trajectories."
+            )

@@ -47,12 +47,13 @@ def learn(
     total_steps: int,
     callbacks: Sequence[Callback] = (),
     run: Run | None = None,
+    begin: tuple[S, EpisodeStore] | None = None,
 ) -> Result[S]:
     """Train until `total_steps` real steps are taken.
 
     With a run folder, training goes on from the last good checkpoint in it, saves as
     the folder's config says and ends with an evaluation; without one everything stays
-    in memory.
+    in memory. `begin` is where to go on from instead of an untrained state.
 
     Raises:
         RunError: The run cannot go on; what was collected is kept in the run folder.
@@ -63,7 +64,7 @@ def learn(
         if run is not None:
             stack.enter_context(run.locked())
             run.record_start()
-        loop = _Loop(algorithm, seed, total_steps, everyone, request, run)
+        loop = _Loop(algorithm, seed, total_steps, everyone, request, run, begin)
         result = loop.learn()
         if run is not None and result.finished:
             write_evaluation(run.path, algorithm.task, algorithm.policy(result.state))
@@ -86,6 +87,7 @@ class _Loop(Generic[S]):
         everyone: Everyone,
         request: StopRequest,
         run: Run | None,
+        begin: tuple[S, EpisodeStore] | None,
     ) -> None:
         self.algorithm = algorithm
         self.seed = seed
@@ -98,8 +100,7 @@ class _Loop(Generic[S]):
         self.checkpoint_seconds = 0.0
         self.metrics: dict[str, float] = {}
         self.returns: list[float] = []
-        self.state = algorithm.init(seed)
-        self.episodes = EpisodeStore()
+        self.state, self.episodes = begin or (algorithm.init(seed), EpisodeStore())
         self.saved_iteration = 0
         if run is not None:
             self._restore(run)

@@ -1,0 +1,82 @@
+"""Virtual trajectories for a named purpose: in the ensemble, or in the simulator."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from jaxtyping import Array, Float
+
+from pombu.envs import Episode, Task
+from pombu.imagination import Imagined, imagine_in_shards
+from pombu.networks import MLP
+from pombu.policies import GaussianPolicy
+from pombu.randomness import Keys
+from pombu.simulation import simulate
+from pombu.workers import Workers
+from pombu.worlds import Rules, World, starts
+
+
+class Plan(NamedTuple):
+    """A batch of virtual trajectories to be imagined."""
+
+    stage: str
+    number: int
+    """Which of the stage's batches; with the stage, it names the random draws."""
+    trajectories: int
+    shards: int
+    member_weights: Float[Array, " K"]
+    """How often each member gives the next state."""
+
+
+Dreamer = Callable[[GaussianPolicy, MLP, Plan], Imagined]
+
+
+def in_ensemble(
+    task: Task,
+    world: World,
+    rules: Rules,
+    episodes: Sequence[Episode],
+    keys: Keys,
+    workers: Workers,
+) -> Dreamer:
+    """Imagine in the learned world."""
+
+    def dream(policy: GaussianPolicy, value: MLP, plan: Plan) -> Imagined:
+        start_key = keys.jax(f"{plan.stage} start", plan.number)
+        return imagine_in_shards(
+            policy,
+            value,
+            world,
+            rules,
+            starts(task, episodes, plan.trajectories, start_key),
+            plan.member_weights,
+            keys.jax(plan.stage, plan.number),
+            plan.shards,
+            workers,
+        )
+
+    return dream
+
+
+def in_simulator(
+    task: Task,
+    world: World,
+    rules: Rules,
+    episodes: Sequence[Episode],
+    keys: Keys,
+    workers: Workers,
+) -> Dreamer:
+    """Imagine in the real environment, with the units of the learned world."""
+
+    def dream(policy: GaussianPolicy, value: MLP, plan: Plan) -> Imagined:
+        return simulate(
+            policy,
+            value,
+            task,
+            world.observation,
+            float(world.return_std),
+            rules.returns,
+            keys.jax(plan.stage, plan.number),
+            keys.episodes(f"{plan.stage} {plan.number}", plan.trajectories),
+        )
+
+    return dream
