@@ -2,9 +2,9 @@
 
 import dataclasses
 import os
+import resource
 import subprocess
 import sys
-import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -64,9 +64,11 @@ def raising(error: BaseException) -> Run:
 
 
 def test_help_names_every_command_in_under_a_second() -> None:
-    start = time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     answer = subprocess.run([*POMBU, "--help"], capture_output=True, text=True)
-    assert time.perf_counter() - start < 1.0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Its own time, because other tests may be keeping the cores busy.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
     assert answer.returncode == 0
     assert all(f"\n  {name} " in answer.stdout for name in cli.COMMANDS)
 

@@ -2,9 +2,9 @@
 
 Nothing heavy is imported until a subcommand needs it, so `pombu --help` stays quick. A
 subcommand `check-env` lives in `pombu.cli.check_env`, which holds a frozen dataclass
-`Command`: its fields are the flags, its docstring the help, and `run()` the work. When
-the defaults depend on the arguments themselves, the module also has
-`default(arguments) -> Command`.
+`Command`: its fields are the flags, its docstring the help, and `run()` the work. A
+module whose flags depend on one another parses them itself, by
+`parse(arguments) -> Command`.
 """
 
 import importlib
@@ -73,10 +73,12 @@ def dispatch(arguments: list[str]) -> int:
         raise UsageError(unknown(name))
     use_compilation_cache()
     module = importlib.import_module(f"pombu.cli.{name.replace('-', '_')}")
-    from pombu.cli.parsing import parse
+    if hasattr(module, "parse"):
+        command = module.parse(rest)
+    else:
+        from pombu.cli.parsing import parse
 
-    default = module.default(rest) if hasattr(module, "default") else None
-    command = parse(module.Command, name, rest, default)
+        command = parse(module.Command, name, rest)
     code: int = command.run()
     return code
 

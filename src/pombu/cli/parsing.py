@@ -4,8 +4,8 @@ import contextlib
 import inspect
 import io
 import re
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, get_origin
 
 import tyro
 
@@ -15,21 +15,37 @@ C = TypeVar("C")
 
 
 def parse(
-    command: type[C], name: str, arguments: Sequence[str], default: C | None = None
+    command: Callable[..., C],
+    name: str,
+    arguments: Sequence[str],
+    default: C | None = None,
+    registry: tyro.constructors.ConstructorRegistry | None = None,
 ) -> C:
-    """Parse the arguments of `pombu <name>` into its `Command`."""
+    """Parse the arguments of `pombu <name>` into its `Command`.
+
+    Args:
+        command: The dataclass whose fields are the flags; may be `Generic[Config]`.
+        name: What the command is called.
+        arguments: What follows the name.
+        default: Starting values; without one, those of the dataclass.
+        registry: How to read types of which tyro knows nothing.
+
+    Raises:
+        UsageError: The arguments do not fit.
+    """
+    start: Any = tyro.MISSING_NONPROP if default is None else default
     box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):
-            parsed: C = tyro.cli(
+            return tyro.cli(
                 command,
                 prog=f"pombu {name}",
-                description=inspect.getdoc(command),
+                description=inspect.getdoc(get_origin(command) or command),
                 args=arguments,
                 config=(tyro.conf.FlagCreatePairsOff,),
-                default=tyro.MISSING_NONPROP if default is None else default,
+                registry=registry,
+                default=start,
             )
-            return parsed
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -38,15 +54,21 @@ def parse(
 
 
 def sentence(box: str) -> str:
-    """The message inside tyro's error box, on one line, with its nearest suggestion."""
-    rows = [line.strip(" │|") for line in box.splitlines()]
-    rows = [row for row in rows if row and row[0] not in "╭╰+"]
-    message: list[str] = []
+    """The message inside tyro's error box, on one line, with its nearest suggestion.
+
+    The box has a title and then parts between rules; where the terminal has no UTF-8
+    its frame is missing, and the title stands above a rule of its own.
+    """
+    plain = re.sub(r"\x1b\[[\d;]*m", "", box)
+    rows = [line.strip(" │") for line in plain.splitlines()]
+    framed = any(row.startswith("╭") for row in rows)
+    parts = [""]
     for row in rows:
-        if set(row) <= {"─", "-"}:
-            break
-        message.append(row)
-    said = " ".join(message).rstrip(".")
+        if row and set(row) <= {"─", "-"}:
+            parts.append("")
+        elif not row.startswith(("╭", "╰")):
+            parts[-1] += f" {row}"
+    said = " ".join(parts[0 if framed else 1].split()).rstrip(".")
     said = said[:1].lower() + said[1:]
-    near = re.search(r"Perhaps you meant:.*?(--[\w.-]+)", " ".join(rows))
+    near = re.search(r"Perhaps you meant:.*?(--[\w.-]+)", "".join(parts))
     return f"{said}; did you mean {near[1]}?" if near else f"{said}."

@@ -11,7 +11,6 @@ tensorboard/     events, where asked for
 
 import contextlib
 import dataclasses
-import errno
 import fcntl
 import json
 import os
@@ -114,6 +113,7 @@ def create(path: Path, spec: RunSpec) -> Run:
         RunError: The place cannot be written to.
     """
     path = Path(path)
+    require_free(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,14 +123,30 @@ def create(path: Path, spec: RunSpec) -> Run:
         write_json(temporary / CONFIG, _spec_json(spec))
         temporary.rename(path)
     except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise UsageError(_occupied(path)) from None
+        # Another process may have taken the place in the meantime.
+        require_free(path)
         raise RunError(
             f"could not create {path} ({error.strerror}): choose another --out."
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return Run(path, spec)
+
+
+def require_free(path: Path) -> None:
+    """Refuse a place where something is already.
+
+    Raises:
+        UsageError: Says what to do instead.
+    """
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if (path / CONFIG).exists():
+        raise UsageError(
+            f"{path} already holds a run: choose another --out, or go on with it by "
+            f"`pombu resume {path}`."
+        )
+    raise UsageError(f"{path} exists already: choose another --out.")
 
 
 def open_run(path: Path) -> Run:
@@ -162,12 +178,3 @@ def write_json(path: Path, content: Any) -> None:
 
 def _spec_json(spec: RunSpec) -> dict[str, Any]:
     return {"format": 1, **dataclasses.asdict(spec)}
-
-
-def _occupied(path: Path) -> str:
-    if (path / CONFIG).exists():
-        return (
-            f"{path} already holds a run: choose another --out, or go on with it by "
-            f"`pombu resume {path}`."
-        )
-    return f"{path} exists already: choose another --out."

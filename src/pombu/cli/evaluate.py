@@ -1,0 +1,60 @@
+"""`pombu evaluate`: measure a trained policy on real episodes."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import tyro
+
+from pombu.runs import Which, algorithm_of, load_state
+from pombu.training.evaluation import evaluate
+from pombu.training.run import open_run
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """Measure a trained policy on real episodes.
+
+    Examples:
+      pombu evaluate runs/cheetah --episodes 20
+      pombu evaluate runs/cheetah --checkpoint best --stochastic --json
+    """
+
+    folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    episodes: int = 20
+    """Episodes to run."""
+    checkpoint: Which = "last"
+    """The last policy, or the one with the highest return during training."""
+    stochastic: bool = False
+    """Sample actions instead of taking their mean."""
+    seed: int = 0
+    """The same seed gives the same episodes."""
+    env: str | None = None
+    """Repeat the environment's name where it is `module:factory`, to allow its code."""
+    json: bool = False
+    """Print one JSON object instead of a sentence."""
+
+    def run(self) -> int:
+        """Run the episodes and print their returns."""
+        run = open_run(self.folder)
+        algorithm = algorithm_of(run, self.env)
+        state = load_state(run, algorithm, self.checkpoint)
+        result = evaluate(
+            algorithm.task,
+            algorithm.policy(state),
+            self.episodes,
+            self.seed,
+            deterministic=not self.stochastic,
+        )
+        if self.json:
+            where = {"folder": str(run.path), "iteration": int(state.iteration)}
+            print(json.dumps({**where, **result.to_json()}))
+            return 0
+        kind = "sampled" if self.stochastic else "mean"
+        print(
+            f"return {result.mean:.2f} ± {result.std:.2f} over {self.episodes} "
+            f"episodes of {algorithm.task.config.id} with {kind} actions "
+            f"(iteration {int(state.iteration)}, {int(state.real_steps):,} real steps)"
+        )
+        return 0

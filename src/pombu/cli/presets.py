@@ -1,0 +1,82 @@
+"""`pombu presets`: the presets, and every value in one of them."""
+
+import dataclasses
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pombu import presets
+from pombu.algorithms.registry import ALGORITHMS, find
+from pombu.envs import CATALOGUE, resolve
+from pombu.training import config_file
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """List the presets of an algorithm, side by side for one task.
+
+    Any value can be overridden by the flag of its name in `pombu train`.
+
+    Examples:
+      pombu presets
+      pombu presets --env Ant
+      pombu presets --env HalfCheetah --preset paper --json
+    """
+
+    env: str = "HalfCheetah"
+    """The task."""
+    algo: str = "pombu"
+    """The algorithm."""
+    preset: str | None = None
+    """Show only this one."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def run(self) -> int:
+        """Print the values."""
+        find(self.algo)
+        env = resolve(self.env)
+        names = [self.preset] if self.preset else list(presets.names())
+        columns = {
+            name: config_file.to_json(presets.preset(self.algo, name, env))
+            for name in names
+        }
+        if self.json:
+            print(json.dumps(columns))
+        else:
+            show(self.algo, env, columns)
+        return 0
+
+
+def show(algorithm: str, env: str, columns: dict[str, dict[str, Any]]) -> None:
+    """Print one row per field and one column per preset."""
+    table = Table("field", *columns, box=None, title=f"{algorithm} on {env}")
+    flat = {name: flatten(config) for name, config in columns.items()}
+    for field in next(iter(flat.values())):
+        table.add_row(field, *(spell(values.get(field)) for values in flat.values()))
+    console = Console()
+    console.print(table)
+    tasks = ", ".join(entry.name for entry in CATALOGUE)
+    console.print(
+        f"\nTasks: {tasks}. Algorithms: {', '.join(ALGORITHMS)}.", highlight=False
+    )
+
+
+def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields by their dotted names, as on the command line."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def spell(value: Any) -> str:
+    """A value as one would type it."""
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return str(value)

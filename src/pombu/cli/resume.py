@@ -1,0 +1,56 @@
+"""`pombu resume`: go on with an interrupted run, bit for bit."""
+
+import dataclasses
+from pathlib import Path
+
+import tyro
+
+from pombu.cli.training import announce, finish, watchers
+from pombu.errors import UsageError
+from pombu.runs import algorithm_of
+from pombu.training.loop import learn
+from pombu.training.run import open_run
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """Go on with an interrupted run from its last good checkpoint.
+
+    The result is the same, bit for bit, as if the run had never been interrupted. A
+    run that has no checkpoint yet starts again; one that is finished can be given more
+    steps.
+
+    Examples:
+      pombu resume runs/cheetah
+      pombu resume runs/cheetah --total-steps 300000
+    """
+
+    folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    total_steps: int | None = None
+    """Real steps to take in all; None keeps the run's own number."""
+    env: str | None = None
+    """Repeat the environment's name where it is `module:factory`, to allow its code."""
+    target_return: float | None = None
+    """Stop once the mean real return reaches this value."""
+    max_minutes: float | None = None
+    """Stop after the iteration in which this much time has passed."""
+    json: bool = False
+    """Print one JSON object at the end; progress goes to standard error."""
+
+    def run(self) -> int:
+        """Train to the end or until stopped."""
+        run = open_run(self.folder)
+        console = announce(f"Preparing to resume {run.path}.", self.json)
+        algorithm = algorithm_of(run, self.env)
+        if self.total_steps is not None:
+            if self.total_steps < run.spec.total_steps:
+                raise UsageError(
+                    f"{run.path} was asked for {run.spec.total_steps} real steps, and "
+                    f"--total-steps {self.total_steps} is fewer: give more, or none."
+                )
+            with run.locked():
+                run = run.extend(self.total_steps)
+        callbacks = watchers(console, run.spec, self.target_return, self.max_minutes)
+        result = learn(algorithm, run.spec.seed, run.spec.total_steps, callbacks, run)
+        return finish(run, result, self.json)

@@ -1,0 +1,164 @@
+"""`pombu train`: learn a policy, and keep everything about it in a run folder."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+import tyro
+
+from pombu import presets
+from pombu.algorithms import registry
+from pombu.cli import parsing
+from pombu.cli.training import announce, finish, watchers
+from pombu.envs import EnvConfig, Task, load, resolve
+from pombu.training import config_file
+from pombu.training.loop import learn
+from pombu.training.run import RunSpec, create, require_free
+
+C = TypeVar("C")
+ENV, ALGORITHM, PRESET = "HalfCheetah", "pombu", "fast"
+
+
+@dataclasses.dataclass(frozen=True)
+class Command(Generic[C]):
+    """Train a policy, and keep everything about it in a run folder.
+
+    The preset gives every value of the config; each can be overridden by its flag.
+    Press Ctrl-C to stop: the run is saved and `pombu resume` goes on with it, bit for
+    bit.
+
+    Examples:
+      pombu train --env HalfCheetah --preset fast --seed 0 --out runs/cheetah
+      pombu train --env Point2D --preset smoke
+      pombu train --env Ant --alive-bonus 1 --alpha 0.75 --model.members 3
+      pombu train --env my_module:make_env --total-steps 20000 --tensorboard
+    """
+
+    config: Annotated[C, tyro.conf.arg(name="")]
+    algo: str = ALGORITHM
+    """The algorithm."""
+    preset: str = PRESET
+    """Where the config's values come from; `pombu presets` lists them."""
+    seed: int = 0
+    """The same seed gives the same run."""
+    total_steps: int | None = None
+    """Real steps to take; None takes as many as the preset plans."""
+    out: Path | None = None
+    """A new run folder; None names it after the task under runs/."""
+    horizon: int | None = None
+    """Steps after which an episode is cut off; None keeps the task's own limit."""
+    observation_noise: float | None = None
+    """Standard deviation of Gaussian noise added to every observation."""
+    alive_bonus: float | None = None
+    """Constant added to each step's reward of a pombu task."""
+    checkpoint_every: int = 1
+    """Iterations between checkpoints."""
+    keep_checkpoints: int = 3
+    """Checkpoints to keep, beside the best one."""
+    target_return: float | None = None
+    """Stop once the mean real return reaches this value."""
+    max_minutes: float | None = None
+    """Stop after the iteration in which this much time has passed."""
+    tensorboard: bool = False
+    """Write TensorBoard events into the run folder."""
+    wandb: bool = False
+    """Send metrics to Weights & Biases."""
+    json: bool = False
+    """Print one JSON object at the end; progress goes to standard error."""
+
+    def run(self) -> int:
+        """Train to the end or until stopped."""
+        config: Any = self.config
+        config = dataclasses.replace(config, env=self._environment(config.env))
+        out = self.out or self._folder(config.env)
+        require_free(out)
+        console = announce(f"Preparing {self.algo} on {config.env.id}.", self.json)
+        algorithm = registry.make(self.algo, load(config.env), config)
+        spec = RunSpec(
+            algorithm=self.algo,
+            preset=self.preset,
+            seed=self.seed,
+            total_steps=self.total_steps or planned_steps(config, algorithm.task),
+            config=config_file.to_json(config),
+            checkpoint_every=self.checkpoint_every,
+            keep_checkpoints=self.keep_checkpoints,
+            tensorboard=self.tensorboard,
+            wandb=self.wandb,
+        )
+        callbacks = watchers(console, spec, self.target_return, self.max_minutes)
+        run = create(out, spec)
+        result = learn(algorithm, spec.seed, spec.total_steps, callbacks, run)
+        return finish(run, result, self.json)
+
+    def _environment(self, env: EnvConfig) -> EnvConfig:
+        given: dict[str, Any] = {
+            "horizon": self.horizon,
+            "observation_noise": self.observation_noise,
+            "alive_bonus": self.alive_bonus,
+        }
+        changes = {name: value for name, value in given.items() if value is not None}
+        return dataclasses.replace(env, id=resolve(env.id), **changes)
+
+    def _folder(self, env: EnvConfig) -> Path:
+        task = env.id.removeprefix("pombu/").removesuffix("-v0")
+        safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in task)
+        return Path("runs") / f"{safe}-{self.algo}-{self.preset}-seed{self.seed}"
+
+
+def parse(arguments: Sequence[str]) -> Command[Any]:
+    """Read the flags; task, algorithm and preset first, for they give the defaults."""
+    env = last_value(arguments, "--env") or ENV
+    algo = last_value(arguments, "--algo") or ALGORITHM
+    preset = last_value(arguments, "--preset") or PRESET
+    registry.find(algo)
+    config = presets.preset(algo, preset, resolve(env))
+    # The flags are the fields of this algorithm's config, known only now.
+    command: Any = Command[type(config)]
+    parsed: Command[Any] = parsing.parse(
+        command,
+        "train",
+        arguments,
+        default=Command(config, algo, preset),
+        registry=environments_by_name(config.env),
+    )
+    return parsed
+
+
+def planned_steps(config: Any, task: Task) -> int:
+    """Real steps in as many iterations as a config plans."""
+    return int(config.iterations * config.trajectories * task.horizon)
+
+
+def last_value(arguments: Sequence[str], flag: str) -> str | None:
+    """The value of a flag, as `--flag value` or `--flag=value`; the last one counts."""
+    found = None
+    for position, argument in enumerate(arguments):
+        if argument == flag and position + 1 < len(arguments):
+            found = arguments[position + 1]
+        elif argument.startswith(f"{flag}="):
+            found = argument.removeprefix(f"{flag}=")
+    return found
+
+
+def environments_by_name(
+    default: EnvConfig,
+) -> tyro.constructors.ConstructorRegistry:
+    """Lets `--env NAME` stand for a config's environment, with the preset's options."""
+    rules = tyro.constructors.ConstructorRegistry()
+
+    @rules.primitive_rule
+    def _(
+        info: tyro.constructors.PrimitiveTypeInfo,
+    ) -> tyro.constructors.PrimitiveConstructorSpec[EnvConfig] | None:
+        if info.type is not EnvConfig:
+            return None
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="ENV",
+            instance_from_str=lambda given: dataclasses.replace(default, id=given[0]),
+            is_instance=lambda value: isinstance(value, EnvConfig),
+            str_from_instance=lambda env: [env.id],
+        )
+
+    return rules

@@ -1,0 +1,65 @@
+"""What `pombu train` and `pombu resume` share: watching a run, and its last words."""
+
+import json
+from typing import Any
+
+from rich.console import Console
+
+from pombu.training.callbacks import Callback, StopAfter, StopAtReturn
+from pombu.training.display import display
+from pombu.training.loggers import TensorBoard, WeightsAndBiases
+from pombu.training.loop import Result
+from pombu.training.run import EVALUATION, Run, RunSpec
+
+
+def announce(text: str, json_output: bool) -> Console:
+    """Show a first line before anything is compiled; gives where to show the rest."""
+    console = Console(stderr=json_output)
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    return console
+
+
+def watchers(
+    console: Console,
+    spec: RunSpec,
+    target_return: float | None,
+    max_minutes: float | None,
+) -> list[Callback]:
+    """Display, loggers and stop conditions of a run."""
+    callbacks: list[Callback] = [display(console)]
+    if spec.tensorboard:
+        callbacks.append(TensorBoard())
+    if spec.wandb:
+        callbacks.append(WeightsAndBiases())
+    if target_return is not None:
+        callbacks.append(StopAtReturn(target_return))
+    if max_minutes is not None:
+        callbacks.append(StopAfter(60 * max_minutes))
+    return callbacks
+
+
+def finish(run: Run, result: Result[Any], json_output: bool) -> int:
+    """Say how a run ended and where everything is; gives the exit code."""
+    evaluation = None
+    if result.finished:
+        evaluation = json.loads((run.path / EVALUATION).read_bytes())
+    if json_output:
+        summary = {
+            "folder": str(run.path),
+            "finished": result.finished,
+            "iteration": int(result.state.iteration),
+            "real_steps": int(result.state.real_steps),
+            "evaluation": evaluation,
+        }
+        print(json.dumps(summary))
+    elif evaluation is None:
+        print(f"Stopped and saved; `pombu resume {run.path}` goes on, bit for bit.")
+    else:
+        final = evaluation["deterministic"]
+        print(
+            f"Done: return {final['mean']:.1f} ± {final['std']:.1f} over "
+            f"{final['episodes']} episodes. Everything is in {run.path}.\n"
+            f"Next: pombu report {run.path}, pombu video {run.path}, "
+            f"pombu evaluate {run.path} --episodes 100"
+        )
+    return 0 if result.signal is None else 128 + result.signal

@@ -1,0 +1,221 @@
+"""`pombu train`, `resume`, `evaluate` and `presets`, with the real algorithm."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pombu.cli import main
+from pombu.cli.train import last_value, parse
+from pombu.training.metrics import deterministic, read_rows
+
+SMALL = [
+    *("--env", "Point2D", "--preset", "smoke", "--seed", "3", "--iterations", "4"),
+    *("--updates", "2", "--trajectories", "2", "--evaluation-episodes", "2"),
+    *("--model.members", "2", "--model.hidden", "16", "16", "--model.max-steps", "10"),
+    *("--imagination.trajectories", "8", "--policy.minibatch", "40"),
+    *("--value.minibatch", "40", "--exploration.policies", "2"),
+    *("--exploration.trajectories", "8", "--total-steps", "240"),
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "trained"
+    assert main(["train", *SMALL, "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A copy to change."""
+    shutil.copytree(trained, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    return [deterministic(row) for row in read_rows(folder / "metrics.csv")[1]]
+
+
+def test_flags_reach_the_config(trained: Path) -> None:
+    spec = json.loads((trained / "config.json").read_text())
+    assert spec["seed"] == 3
+    assert spec["preset"] == "smoke"
+    assert spec["config"]["env"]["id"] == "pombu/Point2D-v0"
+    assert spec["config"]["model"]["hidden"] == [16, 16]
+    assert [row["real_steps"] for row in rows(trained)] == [60, 120, 180, 240]
+
+
+def test_environment_flags_reach_the_environment() -> None:
+    flags = ["--horizon", "7", "--observation-noise", "0.1", "--alive-bonus", "1"]
+    command = parse(["--env", "Ant", "--alpha", "2", "--beta", "3", *flags])
+    env = command._environment(command.config.env)
+    assert (env.id, env.horizon, env.observation_noise) == ("pombu/Ant-v0", 7, 0.1)
+    assert env.alive_bonus == 1.0
+    assert (command.config.alpha, command.config.beta) == (2.0, 3.0)
+
+
+def test_killed_and_resumed_is_the_same(trained: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    command = [sys.executable, "-m", "pombu", "train", *SMALL, "--out", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first_line = process.stdout.readline()
+        while "iteration 2" not in process.stdout.readline():
+            pass
+        process.kill()
+    assert first_line == "Preparing pombu on pombu/Point2D-v0.\n"
+    assert len(rows(folder)) < 4
+    assert main(["resume", str(folder)]) == 0
+    assert rows(folder) == rows(trained)
+    for file in ("checkpoints/000004/state.safetensors", "evaluation.json"):
+        assert (folder / file).read_bytes() == (trained / file).read_bytes()
+
+
+def test_a_finished_run_can_be_given_more_steps(
+    run: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["resume", str(run), "--total-steps", "300", "--json"]) == 0
+    captured = capsys.readouterr()
+    summary = json.loads(captured.out)
+    assert summary["finished"]
+    assert summary["real_steps"] == 300
+    assert "iteration 5" in captured.err
+    assert rows(run)[:4] == rows(trained)
+
+
+def test_evaluate_is_repeatable(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = []
+    for _ in range(2):
+        assert main(["evaluate", str(trained), "--episodes", "3", "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0] == answers[1]
+    assert len(answers[0]["returns"]) == 3
+    assert answers[0]["iteration"] == 4
+
+
+def test_evaluate_says_what_it_measured(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--checkpoint", "best", "--stochastic", "--episodes", "2"]
+    assert main(["evaluate", str(trained), *flags]) == 0
+    said = capsys.readouterr().out
+    assert "over 2 episodes of pombu/Point2D-v0 with sampled actions" in said
+
+
+def test_presets_are_listed_and_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets", "--json", "--env", "Ant"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert {"paper", "fast", "smoke"} <= set(answer)
+    assert answer["paper"]["env"]["id"] == "pombu/Ant-v0"
+    assert main(["presets"]) == 0
+    assert "model.members" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("train --env Pont2D", "did you mean 'Point2D'?"),
+        ("train --preset fastest", "fastest"),
+        ("train --algo pombo", "did you mean pombu?"),
+        ("train --model.membrs 3", "did you mean --model.members?"),
+        ("train --alpha much", "could not convert string to float: 'much'"),
+        ("train --alpha -1", "alpha is -1.0"),
+        ("train --horizon 0", "horizon is 0"),
+        ("train --seed -1 --env Point2D", "seed is -1"),
+        ("train --max-minutes 0 --env Point2D", "it must be above 0"),
+        ("train --total-steps -5 --env Point2D", "total_steps is -5"),
+        ("resume nowhere", "nowhere is not a run folder"),
+        ("evaluate nowhere", "nowhere is not a run folder"),
+        ("resume", "missing"),
+        ("presets --preset fastest", "fastest"),
+    ],
+)
+def test_bad_requests_are_one_line_and_leave_nothing(
+    arguments: str,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments.split()) == 2
+    error = capsys.readouterr().err
+    assert said in error.lower() or said in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_run_folder_is_refused(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *SMALL, "--out", str(trained)]) == 2
+    assert "already holds a run" in capsys.readouterr().err
+
+
+def test_fewer_steps_are_refused(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["resume", str(trained), "--total-steps", "10"]) == 2
+    assert "--total-steps 10 is fewer" in capsys.readouterr().err
+
+
+def test_no_checkpoint_no_evaluation(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(run / "checkpoints")
+    assert main(["evaluate", str(run)]) == 1
+    assert "has no checkpoint yet" in capsys.readouterr().err
+
+
+def test_a_damaged_policy_is_named(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = run / "checkpoints" / "000004" / "state.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    assert main(["evaluate", str(run)]) == 1
+    assert f"{file} is damaged" in capsys.readouterr().err
+
+
+def change(run: Path, **changes: object) -> None:
+    path = run / "config.json"
+    content = json.loads(path.read_text())
+    content["config"]["env"] |= changes
+    path.write_text(json.dumps(content))
+
+
+def test_a_config_cannot_run_code_unasked(
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(run.parent)
+    (run.parent / "trap.py").write_text("open('sprung', 'w').close()\n")
+    change(run, id="trap:make")
+    for command in ("resume", "evaluate"):
+        assert main([command, str(run)]) == 2
+        assert "if you trust it, add --env trap:make" in capsys.readouterr().err
+    assert not (run.parent / "sprung").exists()
+
+
+def test_another_environment_s_checkpoint_is_refused(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(run, horizon=20)
+    assert main(["resume", str(run)]) == 2
+    error = capsys.readouterr().err
+    assert "is a checkpoint of the environment" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [([], None), (["--env", "a", "--env=b"], "b"), (["--env"], None)],
+)
+def test_last_value(arguments: list[str], value: str | None) -> None:
+    assert last_value(arguments, "--env") == value
