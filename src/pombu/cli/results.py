@@ -1,0 +1,50 @@
+"""`pombu results`: a results page from runs, with everything needed to check it."""
+
+import dataclasses
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from pombu.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """Keep the files of runs for others to check, and write a page about them.
+
+    Examples:
+      pombu results runs/cheetah-0 runs/cheetah-1 --out results/halfcheetah
+      pombu results --out results/halfcheetah
+    """
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    """Run folders to add; none writes the page again from what was kept."""
+    out: Path = Path("results/halfcheetah")
+    """Folder for the kept files; the page is written beside it."""
+    title: str | None = None
+    """The page's heading; None takes the folder's name."""
+    json: bool = False
+    """Print one JSON object with the page's path and the kept runs."""
+
+    def run(self) -> int:
+        """Keep, draw, write."""
+        from pombu.studies.results_page import keep, write_page
+
+        kept = keep(self.runs, self.out)
+        if not kept:
+            raise UsageError(
+                f"{self.out} keeps no run yet: name the run folders to add."
+            )
+        title = self.title or self.out.name
+        command = f"pombu results --out {shlex.quote(str(self.out))}"
+        if self.title is not None:
+            command += f" --title {shlex.quote(self.title)}"
+        page = write_page(self.out, title, command)
+        if self.json:
+            print(json.dumps({"page": str(page), "runs": [str(run) for run in kept]}))
+        else:
+            print(f"The page is {page}; it speaks of {len(kept)} runs.")
+        return 0
