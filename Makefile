@@ -19,8 +19,8 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(CORE) ## See it work: the random policy's return on every task
-	@$(PY) examples/random_policy.py
+demo: $(CORE) ## Train POMBU on HalfCheetah for a few minutes and see what it learned
+	@$(PY) examples/demo.py
 
 .PHONY: test
 test: lint types ## Lint, types and every test that is not slow
@@ -54,7 +54,7 @@ bench: $(DEV) ## Measure speed on this machine
 	@$(PY) -m pombu bench
 
 .PHONY: learn
-learn: $(DEV) ## Train on every task and check that it learns (hours)
+learn: $(DEV) ## Does it still learn? HalfCheetah for 16,000 steps (minutes)
 	@$(PY) -m benchmarks.learn
 
 .PHONY: clean
