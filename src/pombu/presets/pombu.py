@@ -99,7 +99,7 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
         return _fast_point()
     base = paper(task, horizon)
     virtual = min(base.imagination.trajectories, 200)
-    rates = {"learning_rate": 3e-4, "final_learning_rate": 3e-5}
+    first, last = 3e-4, 3e-5
     return replace(
         base,
         model=replace(
@@ -113,8 +113,12 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
             reinitialise_every=0,
         ),
         imagination=replace(base.imagination, trajectories=virtual),
-        policy=replace(base.policy, minibatch=2000, **rates),
-        value=replace(base.value, minibatch=2000, **rates),
+        policy=replace(
+            base.policy, minibatch=2000, learning_rate=first, final_learning_rate=last
+        ),
+        value=replace(
+            base.value, minibatch=2000, learning_rate=first, final_learning_rate=last
+        ),
         exploration=replace(base.exploration, trajectories=virtual // 2),
         returns=ReturnConfig(reward_clip=None),
     )
