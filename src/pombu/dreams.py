@@ -27,7 +27,7 @@ class Plan(NamedTuple):
     """How often each member gives the next state."""
 
 
-Dreamer = Callable[[GaussianPolicy, MLP, Plan], Imagined]
+Dreamer = Callable[[GaussianPolicy, MLP | None, Plan], Imagined]
 
 
 def in_ensemble(
@@ -40,7 +40,7 @@ def in_ensemble(
 ) -> Dreamer:
     """Imagine in the learned world."""
 
-    def dream(policy: GaussianPolicy, value: MLP, plan: Plan) -> Imagined:
+    def dream(policy: GaussianPolicy, value: MLP | None, plan: Plan) -> Imagined:
         start_key = keys.jax(f"{plan.stage} start", plan.number)
         return imagine_in_shards(
             policy,
@@ -67,7 +67,7 @@ def in_simulator(
 ) -> Dreamer:
     """Imagine in the real environment, with the units of the learned world."""
 
-    def dream(policy: GaussianPolicy, value: MLP, plan: Plan) -> Imagined:
+    def dream(policy: GaussianPolicy, value: MLP | None, plan: Plan) -> Imagined:
         return simulate(
             policy,
             value,

@@ -3,7 +3,8 @@
 At every step all K members predict, the trajectory's reward is their mean, the next
 state comes from one member drawn per trajectory and step, and the members' rewards and
 next values give the local uncertainty of Algorithm 1. Nothing is computed twice: the
-value of the next state is among the members' next values.
+value of the next state is among the members' next values. Methods without uncertainty
+may draw one member per step for the whole batch, and then only that one predicts.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,6 +46,8 @@ class Imagined(NamedTuple):
     """Rewards as the task gives them, for reporting."""
     masked: Float[Array, ""]
     """Trajectories that were not finite or ran away."""
+    beyond: Float[Array, "1 N"] | None = None
+    """V_old of the states past the last step."""
 
 
 Carry = tuple[Float[Array, "N o"], Float[Array, " N"], Bool[Array, " N"], Array]
@@ -52,7 +55,7 @@ Carry = tuple[Float[Array, "N o"], Float[Array, " N"], Bool[Array, " N"], Array]
 
 def imagine(
     policy: GaussianPolicy,
-    value: MLP,
+    value: MLP | None,
     world: World,
     rules: Rules,
     starts: Float[Array, "N o"],
@@ -63,7 +66,7 @@ def imagine(
 
     Args:
         policy: pi_old.
-        value: V_old.
+        value: V_old; None counts as 0 everywhere.
         world: the learned world.
         rules: contract, action box, units, horizon and limits.
         starts: first states.
@@ -74,15 +77,26 @@ def imagine(
     number = starts.shape[0]
     log_weights = jnp.log(member_weights)
 
+    def values_of(states: Float[Array, "*b o"]) -> Float[Array, "*b"]:
+        if value is None:
+            return jnp.zeros(states.shape[:-1])
+        return predict_value(value, world.observation.normalise(states))
+
     def step(carry: Carry, key: PRNGKeyArray) -> tuple[Carry, dict[str, Array]]:
         state, value_now, running, sound = carry
         action_key, member_key = jax.random.split(key)
         observation = world.observation.normalise(state)
         action, log_prob = sample(policy, observation, action_key)
         boxed = rules.box.to_box(action)
-        following, raw = predict_step(world, rules, state, boxed)
+        if rules.draw == "batch":
+            member = jax.random.categorical(member_key, log_weights)
+            now, chosen = world.only(member), jnp.zeros(number, jnp.int32)
+        else:
+            now = world
+            chosen = jax.random.categorical(member_key, log_weights, shape=(number,))
+        following, raw = predict_step(now, rules, state, boxed)
         reward = scaled_reward(raw, world.return_std, rules.returns)
-        next_values = predict_value(value, world.observation.normalise(following))
+        next_values = values_of(following)
         if rules.contract is None:
             ended = jnp.zeros(following.shape[:-1], bool)
         else:
@@ -94,7 +108,6 @@ def imagine(
         # Nothing is to be had after a member's end: its next value is 0 there.
         member_values = jnp.where(ended, 0.0, next_values)
         local = local_uncertainty(reward, member_values, rules.returns.gamma)
-        chosen = jax.random.categorical(member_key, log_weights, shape=(number,))
         pick = _picker(chosen)
         next_state = pick(following)
         proceeds = running & ~pick(ended)
@@ -118,16 +131,16 @@ def imagine(
         return (next_state, pick(next_values), proceeds, sound), out
 
     everyone = jnp.ones(number, bool)
-    first_values = predict_value(value, world.observation.normalise(starts))
-    (_, _, _, sound), steps = jax.lax.scan(
+    (_, last_values, running, sound), steps = jax.lax.scan(
         step,
-        (starts, first_values, everyone, everyone),
+        (starts, values_of(starts), everyone, everyone),
         jax.random.split(key, rules.horizon),
     )
     counts = (steps["weight"] > 0) & sound
     return Imagined(
         **{name: _only(counts, x) for name, x in steps.items()},
         masked=jnp.sum(~sound).astype(jnp.float32),
+        beyond=jnp.where(running & sound, last_values, 0.0)[None],
     )
 
 
@@ -136,7 +149,7 @@ _imagine = jit(imagine)
 
 def imagine_in_shards(
     policy: GaussianPolicy,
-    value: MLP,
+    value: MLP | None,
     world: World,
     rules: Rules,
     starts: Float[Array, "N o"],

@@ -64,6 +64,7 @@ def prepare(imagined: Imagined, config: ReturnConfig) -> tuple[Batch, Targets]:
         imagined.continues,
         imagined.weight,
         config,
+        imagined.beyond if config.bootstrap else None,
     )
     return _flatten(imagined, goals), goals
 
@@ -124,7 +125,7 @@ def _descend(
     def step(carry: Any, samples: Any) -> tuple[Any, Array]:
         parameters, optimiser = carry
         gradient = jax.grad(loss)(parameters, samples)
-        norm = optax.global_norm(gradient)
+        norm = optax.tree.norm(gradient)
         direction, optimiser = transform.update(gradient, optimiser)
         parameters = jax.tree.map(
             lambda w, d: w - learning_rate * d, parameters, direction
@@ -189,6 +190,14 @@ def _improve_value(
     return value, optimiser, before
 
 
+def likelihood_ratio(policy: GaussianPolicy, samples: Batch) -> Float[Array, " n"]:
+    """r_theta = pi_theta(a|s) / pi_old(a|s)."""
+    now = log_prob(policy, samples.observations, samples.actions)
+    # Masked samples carry zeros; their ratio must stay finite to be weighed by 0.
+    change = jnp.where(samples.weight > 0, now - samples.log_probs, 0.0)
+    return jnp.exp(jnp.clip(change, -20.0, 20.0))
+
+
 def improve_policy(
     policy: GaussianPolicy,
     optimiser: Any,
@@ -217,15 +226,9 @@ def _improve_policy(
     config: PolicyConfig,
 ) -> tuple[GaussianPolicy, Any, PolicyReport]:
 
-    def ratio(policy: GaussianPolicy, samples: Batch) -> Array:
-        now = log_prob(policy, samples.observations, samples.actions)
-        # Masked samples carry zeros; their ratio must stay finite to be weighed by 0.
-        change = jnp.where(samples.weight > 0, now - samples.log_probs, 0.0)
-        return jnp.exp(jnp.clip(change, -20.0, 20.0))
-
     def loss(policy: GaussianPolicy, samples: Batch) -> Array:
         return -objectives.conservative_surrogate(
-            ratio(policy, samples),
+            likelihood_ratio(policy, samples),
             samples.advantages,
             samples.uncertainty,
             samples.weight,
@@ -246,7 +249,7 @@ def _improve_policy(
     improved = GaussianPolicy(
         improved.mean, jnp.maximum(improved.log_std, config.minimum_log_std)
     )
-    final = ratio(improved, batch)
+    final = likelihood_ratio(improved, batch)
     return (
         improved,
         optimiser,

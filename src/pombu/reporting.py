@@ -53,8 +53,10 @@ def improvement_metrics(updates: Sequence[Update]) -> dict[str, float]:
     return mean
 
 
-def fit_metrics(report: FitReport) -> dict[str, float]:
+def fit_metrics(report: FitReport | None) -> dict[str, float]:
     """Validation losses of the members, and how long they trained."""
+    if report is None:
+        return {}
     losses = report.validation_loss
     return {
         "validation_loss": float(losses.mean()),

@@ -55,6 +55,7 @@ def targets(
     continues: Steps,
     weight: Steps,
     config: ReturnConfig,
+    beyond: Float[Array, "1 N"] | None = None,
 ) -> Targets:
     """Returns and advantages of Section 4 and sqrt(D) of Algorithm 1.
 
@@ -62,17 +63,19 @@ def targets(
         rewards: scaled rewards, the mean over members.
         values: V_old of the states before the steps.
         local: local uncertainty d of the steps.
-        continues: 0 where the trajectory ends after the step. Past the horizon the
-            value is 0, as in the paper's finite-horizon returns.
+        continues: 0 where the trajectory ends after the step.
         weight: 0 for steps that do not count.
         config: discount, clipping and units.
+        beyond: what to expect past the horizon; None is 0, as in the paper's
+            finite-horizon returns.
     """
-    next_values = jnp.concatenate([values[1:], jnp.zeros_like(values[:1])])
+    past = jnp.zeros_like(values[:1]) if beyond is None else beyond
+    next_values = jnp.concatenate([values[1:], past])
     errors = rewards + config.gamma * continues * next_values - values
     advantages = discounted_sum(errors, continues, config.gamma * config.lam)
     returns = (
         discounted_sum(rewards, continues, config.gamma)
-        if config.lam == 1.0
+        if config.lam == 1.0 and beyond is None
         else advantages + values
     )
     if config.advantage_clip is not None:

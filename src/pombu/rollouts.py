@@ -64,19 +64,16 @@ def act_alone(
 
 
 def evaluate(
-    task: Task,
-    policy: GaussianPolicy,
-    normaliser: Normaliser,
-    episodes: int,
-    keys: Keys,
+    task: Task, policy: Policy, episodes: int, keys: Keys
 ) -> tuple[dict[str, float], list[Episode]]:
     """Returns of the stochastic and deterministic policy; the former's episodes too."""
-    stochastic_act = act_alone(policy, normaliser, episodes, keys.jax("evaluate"))
+    key = keys.jax("evaluate")
 
     def act(observations: np.ndarray, step: int) -> np.ndarray:
-        first = stochastic_act(observations[:episodes], step)
-        second = _deterministic(policy, normaliser, observations[episodes:])
-        return np.concatenate([first, np.asarray(second)])
+        own = jax.random.fold_in(key, step)
+        first = policy(observations[:episodes], False, own)
+        second = policy(observations[episodes:], True, own)
+        return np.concatenate([np.asarray(first), np.asarray(second)])
 
     real = collect(task, act, keys.episodes("evaluate", 2 * episodes))
     returns = np.array([episode.rewards.sum() for episode in real])

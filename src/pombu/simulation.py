@@ -22,7 +22,7 @@ from pombu.values import predict
 
 def simulate(
     policy: GaussianPolicy,
-    value: MLP,
+    value: MLP | None,
     task: Task,
     normaliser: Normaliser,
     return_std: float,
@@ -60,15 +60,17 @@ def simulate(
     actions[: len(drawn)] = np.stack(drawn)
     raw = jnp.asarray(padded("rewards"))
     states = normaliser.normalise(jnp.asarray(padded("observations")))
+    final = normaliser.normalise(jnp.stack([e.observations[-1] for e in episodes]))
     return Imagined(
         observations=states,
         actions=jnp.asarray(actions),
         log_probs=log_prob(policy, states, jnp.asarray(actions)),
         rewards=scaled_reward(raw, jnp.float32(return_std), returns),
-        values=predict(value, states),
+        values=jnp.zeros_like(raw) if value is None else predict(value, states),
         local=jnp.zeros_like(raw),
         continues=continues,
         weight=weight,
         raw_rewards=raw,
         masked=jnp.zeros(()),
+        beyond=None if value is None else predict(value, final)[None],
     )

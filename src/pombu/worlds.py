@@ -6,9 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from pombu.config import ModelConfig, Precision, ReturnConfig
+from pombu.config import Draw, ModelConfig, Precision, ReturnConfig
 from pombu.data import Experience, Normaliser, build_dataset, regression
 from pombu.envs import ActionBox, Contract, Episode, Task
 from pombu.errors import UsageError
@@ -21,6 +21,7 @@ from pombu.models import (
     materialise,
     predict,
 )
+from pombu.randomness import Keys
 from pombu.workers import Workers, jit
 
 
@@ -41,6 +42,12 @@ class World(eqx.Module):
         """K."""
         return self.layers.biases[0].shape[0]
 
+    def only(self, member: Int[Array, ""]) -> "World":
+        """The same world with a single member."""
+        alone = jax.tree.map(lambda leaf: leaf[member][None], self.layers)
+        single: World = eqx.tree_at(lambda world: world.layers, self, alone)
+        return single
+
 
 class Rules(eqx.Module):
     """What stays the same from rollout to rollout; hashable, so static under jit."""
@@ -51,6 +58,7 @@ class Rules(eqx.Module):
     horizon: int = eqx.field(static=True)
     runaway: float = eqx.field(static=True)
     precision: Precision = eqx.field(static=True)
+    draw: Draw = eqx.field(static=True, default="trajectory")
 
 
 _materialise = jit(materialise)
@@ -118,6 +126,52 @@ def fit_world(
     )
 
 
+def refit(
+    ensemble: Ensemble,
+    task: Task,
+    episodes: Sequence[Episode],
+    experience: Experience,
+    config: ModelConfig,
+    capacity: int,
+    keys: Keys,
+    iteration: int,
+    workers: Workers,
+) -> tuple[Ensemble, FitReport | None]:
+    """An iteration's fit: from where the ensemble was, unless it is to start afresh.
+
+    There is nothing to report where the simulator stands in for the learned world.
+    """
+    if config.kind == "simulator":
+        return ensemble, None
+    every = config.reinitialise_every
+    if every and iteration and iteration % every == 0:
+        ensemble = fresh_ensemble(keys.jax("ensemble"), task, config)
+    return fit_world(
+        ensemble,
+        episodes,
+        experience,
+        config,
+        capacity,
+        keys.numpy("fit"),
+        iteration // every if every else 0,
+        workers,
+    )
+
+
+def outputs(
+    world: World,
+    precision: Precision,
+    state: Float[Array, "n o"],
+    action: Float[Array, "n a"],
+) -> Float[Array, "K n y"]:
+    """All members' normalised state changes (and rewards, where these are learned)."""
+    x = jnp.concatenate(
+        [world.observation.normalise(state), world.action.normalise(action)], -1
+    )
+    everyone = jnp.broadcast_to(x, (world.members, *x.shape))
+    return predict(world.layers, everyone, precision)
+
+
 def predict_step(
     world: World,
     rules: Rules,
@@ -125,11 +179,7 @@ def predict_step(
     action: Float[Array, "n a"],
 ) -> tuple[Float[Array, "K n o"], Float[Array, "K n"]]:
     """All members' next states and raw rewards; actions are in the task's units."""
-    x = jnp.concatenate(
-        [world.observation.normalise(state), world.action.normalise(action)], -1
-    )
-    everyone = jnp.broadcast_to(x, (world.members, *x.shape))
-    output = predict(world.layers, everyone, rules.precision)
+    output = outputs(world, rules.precision, state, action)
     dim = state.shape[-1]
     following = state + world.delta.restore(output[..., :dim])
     if world.reward is not None:

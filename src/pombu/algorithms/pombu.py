@@ -41,7 +41,7 @@ from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
 from pombu.values import init_value
 from pombu.workers import Workers
-from pombu.worlds import Rules, World, fit_world, fresh_ensemble, world_of
+from pombu.worlds import Rules, World, fresh_ensemble, refit, world_of
 
 Metrics = dict[str, float]
 
@@ -137,11 +137,7 @@ class Learner:
         state, improved = self.improve(state, episodes, keys, stage)
         with stage("evaluate"):
             evaluated, real = evaluate(
-                self.task,
-                state.policy,
-                Normaliser.of(state.experience.observation),
-                config.evaluation_episodes,
-                keys,
+                self.task, self.policy(state), config.evaluation_episodes, keys
             )
             errors = prediction_error(self.world(state), self.rules, real)
         imagined = config.updates * config.imagination.trajectories + explored
@@ -173,25 +169,20 @@ class Learner:
     def fit(
         self, state: State, episodes: EpisodeStore, keys: Keys
     ) -> tuple[State, Metrics]:
-        """Train the ensemble, from where it was unless it is time to start afresh."""
-        model = self.config.model
-        if model.kind == "simulator":
-            return state, {}
-        iteration, every = int(state.iteration), model.reinitialise_every
-        ensemble = state.ensemble
-        if every and iteration and iteration % every == 0:
-            ensemble = fresh_ensemble(keys.jax("ensemble"), self.task, model)
-        ensemble, report = fit_world(
-            ensemble,
+        """Train the ensemble on all real data."""
+        ensemble, report = refit(
+            state.ensemble,
+            self.task,
             list(episodes),
             state.experience,
-            model,
+            self.config.model,
             self.config.rows(self.task.horizon),
-            keys.numpy("fit"),
-            iteration // every if every else 0,
+            keys,
+            int(state.iteration),
             self.workers,
         )
-        return eqx.tree_at(lambda s: s.ensemble, state, ensemble), fit_metrics(report)
+        fitted: State = eqx.tree_at(lambda s: s.ensemble, state, ensemble)
+        return fitted, fit_metrics(report)
 
     def improve(
         self, state: State, episodes: EpisodeStore, keys: Keys, stage: StageTimer

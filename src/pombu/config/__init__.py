@@ -1,5 +1,6 @@
 """What a run can be told: frozen dataclasses, one file per algorithm."""
 
+from pombu.config.parts import Draw as Draw
 from pombu.config.parts import ExplorationConfig as ExplorationConfig
 from pombu.config.parts import ImaginationConfig as ImaginationConfig
 from pombu.config.parts import ModelConfig as ModelConfig

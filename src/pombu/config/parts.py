@@ -10,6 +10,9 @@ from typing import Literal
 from pombu.errors import UsageError
 
 Precision = Literal["float32", "bfloat16"]
+Draw = Literal["trajectory", "batch"]
+"""Who draws the member that gives the next state: each trajectory for itself, or the
+whole batch, which leaves the other members uncomputed."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,9 @@ class ReturnConfig:
     """Discount factor (published code; the paper's text is undiscounted)."""
     lam: float = 1.0
     """lambda of the advantage estimate; 1 is the paper's return minus value."""
+    bootstrap: bool = False
+    """Past the horizon expect V of the last state; otherwise nothing, as in the paper's
+    finite-horizon returns."""
     reward_clip: float | None = 5.0
     """Raw rewards are cut to plus or minus this value (published code); None leaves
     them."""
