@@ -1,0 +1,1 @@
+"""Many runs, statistics, and the paper's figures and tables."""

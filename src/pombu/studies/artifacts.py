@@ -1,0 +1,81 @@
+"""What a study leaves in its folder: pictures, data, settings and versions."""
+
+import csv
+import dataclasses
+import gzip
+import importlib.metadata
+import io
+import json
+import math
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+PACKAGES = ("pombu", "jax", "jaxlib", "equinox", "optax", "numpy", "matplotlib")
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write the figure as PNG and as PDF; the same figure gives the same bytes."""
+    paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
+    figure.savefig(paths[0], metadata={"Software": None})
+    figure.savefig(paths[1], metadata={"CreationDate": None, "Producer": None})
+    return paths
+
+
+def write_csv(
+    path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]
+) -> Path:
+    """Write a table; a name that ends in .gz is compressed, without a time stamp."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    data = text.getvalue().encode()
+    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    return path
+
+
+def write_json(path: Path, value: Any) -> Path:
+    """Write JSON; numbers that are not finite become null, as JSON has none."""
+    path.write_text(json.dumps(_plain(value), indent=2, allow_nan=False) + "\n")
+    return path
+
+
+def write_provenance(
+    folder: Path, name: str, profile: str, settings: Any, seconds: float
+) -> list[Path]:
+    """Write config.json and versions.json: how to get these files again."""
+    command = f"pombu reproduce {name} --profile {profile} --out {folder.name}"
+    config = {
+        "reproduction": name,
+        "profile": profile,
+        "command": command,
+        "settings": dataclasses.asdict(settings),
+    }
+    versions = {
+        "python": platform.python_version(),
+        **{package: importlib.metadata.version(package) for package in PACKAGES},
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "seconds": round(seconds, 1),
+    }
+    return [
+        write_json(folder / "config.json", config),
+        write_json(folder / "versions.json", versions),
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _plain(dataclasses.asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.item() if hasattr(value, "item") else value

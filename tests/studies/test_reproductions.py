@@ -1,0 +1,119 @@
+"""Each reproduction of the uncertainty pictures leaves its files and known numbers."""
+
+import csv
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from pombu.cli.reproduce import Command
+from pombu.errors import UsageError
+from pombu.studies.points import PROFILES, restore, run
+from pombu.studies.reproductions import find, names
+
+
+def files(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def test_the_list_names_the_uncertainty_pictures(capsys):
+    assert {"appendix-c", "figure-1", "figure-scatter"} <= set(names())
+    assert Command().run() == 0
+    assert "appendix-c" in capsys.readouterr().out
+    for name in ("appendix-c", "figure-1", "figure-scatter"):
+        assert find(name).default == "paper"
+
+
+def test_unknown_names_are_answered_with_the_known_ones():
+    with pytest.raises(UsageError, match=r"no reproduction 'figure-9'.*appendix-c"):
+        Command(name="figure-9").run()
+
+
+def test_an_unwritable_folder_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write to"):
+        Command(name="appendix-c", out=tmp_path / "file" / "deeper").run()
+
+
+def test_appendix_c(tmp_path, capsys):
+    command = Command(name="appendix-c", profile="paper", out=tmp_path, json=True)
+    assert command.run() == 0
+    numbers = json.loads(capsys.readouterr().out)["numbers"]
+    assert round(numbers["H=16"]["D"], 8) == 0.50793651
+    assert round(numbers["H=8"]["U"], 8) == 0.5924773
+    assert round(numbers["H=4"]["B"], 5) == 21.58203
+    assert {
+        "appendix-c.png",
+        "appendix-c.pdf",
+        "appendix-c.csv",
+        "possible-mdps.png",
+        "possible-mdps.pdf",
+        "summary.json",
+        "config.json",
+        "versions.json",
+    } <= files(tmp_path)
+    with open(tmp_path / "appendix-c.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(H + 1 for H in (2, 4, 8, 16))
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["settings"]["horizons"] == [2, 4, 8, 16]
+    assert "jax" in json.loads((tmp_path / "versions.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def figure_1(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("figure-1")
+    assert Command(name="figure-1", profile="smoke", out=folder).run() == 0
+    return folder
+
+
+def test_figure_1(figure_1):
+    assert {
+        "figure-1.png",
+        "figure-1.pdf",
+        "coverage.png",
+        "coverage.pdf",
+        "histograms.csv",
+        "calibration.json",
+        "config.json",
+        "versions.json",
+    } <= files(figure_1)
+    scores = json.loads((figure_1 / "calibration.json").read_text())
+    assert set(scores) == {"Point2D", "Point3D"}
+    for found in scores.values():
+        assert set(found["stages"]) == {"0", "5", "10", "15", "flat"}
+        assert found["stages"]["flat"]["mean_z_squared"]["mean"] > 0
+        assert len(found["mean_z_squared_by_dataset"]["flat"]) == 2
+
+
+def test_figure_1_is_the_same_when_read_back(figure_1, tmp_path):
+    settings = PROFILES["smoke"]
+    again = restore(settings, "Point2D", 0, figure_1 / "datasets")
+    assert again is not None
+    with gzip.open(figure_1 / "datasets" / "Point2D-0.csv.gz", "rt") as file:
+        errors = [float(row["error"]) for row in csv.DictReader(file)]
+    np.testing.assert_array_equal(again.error, errors)
+    read = run(settings, figure_1 / "datasets", report=pytest.fail)
+    np.testing.assert_array_equal(read[0].sigma["flat"], again.sigma["flat"])
+
+
+def test_figure_scatter_takes_up_finished_datasets(figure_1, tmp_path, capsys):
+    (tmp_path / "datasets").mkdir()
+    for name in ("Point2D-0.json", "Point2D-0.csv.gz"):
+        data = (figure_1 / "datasets" / name).read_bytes()
+        (tmp_path / "datasets" / name).write_bytes(data)
+    assert Command(name="figure-scatter", profile="smoke", out=tmp_path).run() == 0
+    assert "dataset 1" not in capsys.readouterr().err
+    assert {
+        "figure-scatter.png",
+        "figure-scatter.pdf",
+        "pairs.csv",
+        "summary.json",
+        "config.json",
+        "versions.json",
+    } <= files(tmp_path)
+
+
+def test_other_settings_are_not_taken_for_the_same(figure_1):
+    assert restore(PROFILES["fast"], "Point2D", 0, figure_1 / "datasets") is None
