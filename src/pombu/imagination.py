@@ -76,6 +76,7 @@ def imagine(
     """
     number = starts.shape[0]
     log_weights = jnp.log(member_weights)
+    apart = world.apart()
 
     def values_of(states: Float[Array, "*b o"]) -> Float[Array, "*b"]:
         if value is None:
@@ -90,11 +91,11 @@ def imagine(
         boxed = rules.box.to_box(action)
         if rules.draw == "batch":
             member = jax.random.categorical(member_key, log_weights)
-            now, chosen = world.only(member), jnp.zeros(number, jnp.int32)
+            chosen = jnp.zeros(number, jnp.int32)
+            following, raw = predict_step(world.only(member), rules, state, boxed)
         else:
-            now = world
             chosen = jax.random.categorical(member_key, log_weights, shape=(number,))
-        following, raw = predict_step(now, rules, state, boxed)
+            following, raw = predict_step(world, rules, state, boxed, apart)
         reward = scaled_reward(raw, world.return_std, rules.returns)
         next_values = values_of(following)
         if rules.contract is None:

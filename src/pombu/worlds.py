@@ -42,6 +42,17 @@ class World(eqx.Module):
         """K."""
         return self.layers.biases[0].shape[0]
 
+    def apart(self) -> tuple[Layers, ...]:
+        """Each member's weights in arrays of their own.
+
+        A loop that predicts at every step makes them once, before it begins: a stack
+        would be sliced, that is copied, at every step.
+        """
+        return tuple(
+            jax.tree.map(lambda leaf, k=k: leaf[k], self.layers)
+            for k in range(self.members)
+        )
+
     def only(self, member: Int[Array, ""]) -> "World":
         """The same world with a single member."""
         alone = jax.tree.map(lambda leaf: leaf[member][None], self.layers)
@@ -163,13 +174,14 @@ def outputs(
     precision: Precision,
     state: Float[Array, "n o"],
     action: Float[Array, "n a"],
+    apart: Sequence[Layers] | None = None,
 ) -> Float[Array, "K n y"]:
     """All members' normalised state changes (and rewards, where these are learned)."""
     x = jnp.concatenate(
         [world.observation.normalise(state), world.action.normalise(action)], -1
     )
-    everyone = jnp.broadcast_to(x, (world.members, *x.shape))
-    return predict(world.layers, everyone, precision)
+    members = world.apart() if apart is None else apart
+    return jnp.stack([predict(member, x, precision) for member in members])
 
 
 def predict_step(
@@ -177,9 +189,18 @@ def predict_step(
     rules: Rules,
     state: Float[Array, "n o"],
     action: Float[Array, "n a"],
+    apart: Sequence[Layers] | None = None,
 ) -> tuple[Float[Array, "K n o"], Float[Array, "K n"]]:
-    """All members' next states and raw rewards; actions are in the task's units."""
-    output = outputs(world, rules.precision, state, action)
+    """All members' next states and raw rewards.
+
+    Args:
+        world: the learned world.
+        rules: reward function and precision.
+        state: states before the step.
+        action: actions in the task's units.
+        apart: `world.apart()`, where a loop has made it.
+    """
+    output = outputs(world, rules.precision, state, action, apart)
     dim = state.shape[-1]
     following = state + world.delta.restore(output[..., :dim])
     if world.reward is not None:
