@@ -14,6 +14,8 @@ from pombu.workers import jit
 from pombu.worlds import Rules, World, predict_step
 
 _HORIZONS = (1, 5, 20, 50)
+_LARGEST = 1e6
+"""Errors count up to here: a prediction that diverges is bad, but stops no run."""
 
 
 def _open_loop(
@@ -48,17 +50,33 @@ def prediction_error(
     """Root mean squared error of open-loop predictions, in standard deviations.
 
     Segments of real episodes are replayed in the model with their real actions; the
-    median over segments and members is reported, because a few diverge.
+    median over segments and members is reported, because a few diverge. Shorter
+    segments are padded, so that shapes stay the same however episodes end.
     """
-    length = min(_HORIZONS[-1], min(len(e.rewards) for e in episodes))
+    length = min(_HORIZONS[-1], rules.horizon)
     segments = [
         (e.observations[t : t + length + 1], e.actions[t : t + length])
         for e in episodes
-        for t in range(0, len(e.rewards) - length + 1, length)
+        for t in range(0, rules.horizon - length + 1, length)
     ]
-    states = np.stack([s for s, _ in segments], 1)
-    actions = np.stack([a for _, a in segments], 1)
+    lengths = np.array([len(taken) for _, taken in segments])
+    states = _padded([observed for observed, _ in segments], length + 1)
+    actions = _padded([taken for _, taken in segments], length)
     predicted = np.asarray(_open_loop_jit(world, rules, states[0], actions))
-    gap = (predicted - states[1:, None]) / np.asarray(world.observation.std)
-    error = np.median(np.sqrt(np.mean(gap**2, -1)), axis=(1, 2))
-    return {f"model_error_{h}": float(error[min(h, length) - 1]) for h in _HORIZONS}
+    with np.errstate(over="ignore", invalid="ignore"):
+        gap = (predicted - states[1:, None]) / np.asarray(world.observation.std)
+        error = np.fmin(np.sqrt(np.mean(gap**2, -1)), _LARGEST)
+    longest = lengths.max()
+    return {
+        f"model_error_{h}": float(np.median(error[step][:, lengths > step]))
+        for h in _HORIZONS
+        for step in [min(h, longest) - 1]
+    }
+
+
+def _padded(rows: Sequence[np.ndarray], length: int) -> np.ndarray:
+    """Stacked on the second axis, with zeros after the end of short ones."""
+    stack = np.zeros((length, len(rows), rows[0].shape[-1]), np.float32)
+    for number, row in enumerate(rows):
+        stack[: len(row), number] = row
+    return stack

@@ -11,6 +11,9 @@ from jaxtyping import Array, Float
 
 Samples = Float[Array, " n"]
 
+_RATIO_TOLERANCE = 1e-5
+"""Ratios this close to 1 are 1: float32 cannot tell them from those at theta_old."""
+
 
 def weighted_mean(values: Samples, weight: Samples) -> Float[Array, ""]:
     """Mean over the samples that count; 0 when none does."""
@@ -46,9 +49,12 @@ def clipped_surrogate(
 def uncertainty_penalty(ratio: Samples, uncertainty: Samples, weight: Samples) -> Array:
     """L_std(theta), equation (5): E[|r_theta - 1| sqrt(D)], 0 at theta_old.
 
-    The gradient at theta_old is 0 too, by taking the middle one of |.|'s subgradients.
+    The gradient at theta_old is 0 too, by taking the middle one of |.|'s subgradients;
+    without the tolerance rounding errors would choose one of the others.
     """
-    return weighted_mean(jnp.abs(ratio - 1.0) * uncertainty, weight)
+    change = jnp.abs(ratio - 1.0)
+    change = jnp.where(change > _RATIO_TOLERANCE, change, 0.0)
+    return weighted_mean(change * uncertainty, weight)
 
 
 def conservative_surrogate(

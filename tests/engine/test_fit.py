@@ -1,0 +1,199 @@
+"""Fitting the ensemble: what it learns, when members stop, and that nothing else
+changes the result."""
+
+from importlib import import_module
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import doubles, fit_member
+from tiny import same
+
+from pombu.config import ModelConfig
+from pombu.models import Ensemble, fit, init_ensemble, materialise, predict
+from pombu.workers import Workers
+
+module = import_module("pombu.models.fit")
+
+CONFIG = ModelConfig(
+    members=3,
+    hidden=(6,),
+    learning_rate=1e-2,
+    batch_size=16,
+    validation_rows=20,
+    validate_every=1,
+    patience=5,
+    max_epochs=12,
+)
+
+
+def change(**fields: Any) -> ModelConfig:
+    return ModelConfig(**{**CONFIG.__dict__, **fields})
+
+
+def make_rows(number: int) -> tuple[Any, Any, Any]:
+    """A linear map of two inputs, and a split of its rows."""
+    draw = np.random.default_rng(1)
+    inputs = draw.normal(size=(number, 2)).astype(np.float32)
+    targets = inputs @ np.array([[1.0], [-0.5]], np.float32)
+    return inputs, targets, draw.random((3, number)) < 0.2
+
+
+def start(config: ModelConfig = CONFIG) -> Ensemble:
+    return init_ensemble(jax.random.key(0), config.members, 2, 1, config.hidden)
+
+
+def do_fit(
+    config: ModelConfig = CONFIG, rows: int = 60, capacity: int = 100, workers: int = 2
+) -> Any:
+    inputs, targets, validation = make_rows(rows)
+    pool = Workers(workers)
+    answer = fit(
+        start(config), inputs, targets, validation, config, capacity, (4, 2), pool
+    )
+    pool.close()
+    return answer
+
+
+def test_learns_a_linear_map() -> None:
+    config = change(max_epochs=80, patience=80, hidden=(16,))
+    ensemble, report = do_fit(config, rows=200, capacity=200)
+    x = jnp.array([[0.5, -1.0], [-1.0, 0.3], [1.5, 1.0]])
+    everyone = jnp.broadcast_to(x, (3, 3, 2))
+    predicted = predict(materialise(ensemble), everyone)
+    truth = np.asarray(x) @ np.array([[1.0], [-0.5]])
+    np.testing.assert_allclose(predicted, np.broadcast_to(truth, (3, 3, 1)), atol=0.1)
+    assert (report.validation_loss < 2e-3).all()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"validate_every": 3, "patience": 4},
+        {"validate_every_steps": 2, "max_steps": 7},
+    ],
+)
+def test_equals_a_plain_loop(fields: dict[str, int]) -> None:
+    """The same batches, validations and stops; float32 against float64."""
+    config = change(**fields)
+    ensemble, report = do_fit(config)
+    inputs, targets, validation = make_rows(60)
+    for k in range(3):
+        member = [leaf[k] for leaf in doubles(start())]
+        expected, loss = fit_member(
+            member, inputs, targets, validation[k], config, [4, 2, k]
+        )
+        for one, two in zip(doubles(ensemble), expected, strict=True):
+            np.testing.assert_allclose(one[k], two, atol=1e-4)
+        assert report.validation_loss[k] == pytest.approx(loss, rel=1e-3)
+
+
+class Script:
+    """Stands in for training and validation: a member's only weight counts its steps,
+    and its validation losses are read from a list."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, losses: list[list[float]]):
+        self.losses = losses
+        self.calls: list[tuple[int, int]] = []
+        monkeypatch.setattr(module, "_train", self.train)
+        monkeypatch.setattr(module, "_validate", self.validate)
+
+    def train(self, member: Any, optimiser: Any, *rest: Any) -> Any:
+        steps = rest[3]
+        bias = member.layers[-1].bias + steps
+        counted = jax.tree.map(lambda x: x, member)
+        object.__setattr__(counted.layers[-1], "bias", bias)
+        return counted, optimiser
+
+    def validate(self, member: Any, *rest: Any) -> float:
+        number = int(member.layers[0].gain[0])
+        step = int(member.layers[-1].bias[0])
+        self.calls.append((number, step))
+        return self.losses[number][step - 1]
+
+
+def scripted(
+    monkeypatch: pytest.MonkeyPatch, losses: list[list[float]], **fields: Any
+) -> Any:
+    """Fit members 0, 1, ... whose validation losses after each epoch are given."""
+    script = Script(monkeypatch, losses)
+    config = change(members=len(losses), batch_size=64, **fields)
+    ensemble = init_ensemble(jax.random.key(0), len(losses), 2, 1, (6,))
+    numbers = jnp.arange(len(losses), dtype=jnp.float32)[:, None] + jnp.zeros((1, 6))
+    object.__setattr__(ensemble.layers[0], "gain", numbers)
+    inputs, targets, _ = make_rows(60)
+    validation = np.zeros((len(losses), 60), bool)
+    validation[:, :10] = True
+    ensemble, report = fit(
+        ensemble, inputs, targets, validation, config, 60, (0,), Workers(2)
+    )
+    return ensemble.layers[-1].bias[:, 0].tolist(), report, script.calls
+
+
+def test_best_weights_come_back_and_members_stop_on_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With patience 3: member 0 is best after epoch 2 and stops at 5, member 1 after
+    its first and stops at 4, member 2 gets better to the last epoch."""
+    falling = [1.0 / n for n in range(1, 9)]
+    kept, report, calls = scripted(
+        monkeypatch,
+        [[3.0, 1.0, 2.0, 1.5, 1.1, 0.0, 0.0], [1.0, 2.0, 2.0, 2.0, 0.0], falling],
+        patience=3,
+        max_epochs=8,
+    )
+    assert kept == [2.0, 1.0, 8.0]
+    assert report.validation_loss.tolist() == [1.0, 1.0, 1.0 / 8]
+    assert report.epochs.tolist() == [5.0, 4.0, 8.0]
+    by_member = [[step for k, step in calls if k == number] for number in range(3)]
+    assert by_member == [list(range(1, last + 1)) for last in (5, 4, 8)]
+
+
+def test_a_tie_counts_as_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, report, _ = scripted(
+        monkeypatch, [[2.0, 2.0, 2.0, 3.0, 3.0]], patience=2, max_epochs=9
+    )
+    assert kept == [3.0]
+    assert report.epochs.tolist() == [5.0]
+
+
+def test_a_loss_that_is_no_number_is_never_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nan = float("nan")
+    kept, report, _ = scripted(monkeypatch, [[1.0, nan, nan]], patience=2, max_epochs=9)
+    assert kept == [1.0]
+    assert report.validation_loss.tolist() == [1.0]
+
+
+def test_never_takes_more_steps_than_allowed() -> None:
+    """Four steps make an epoch here; validations every 2 epochs would overshoot."""
+    _, report = do_fit(change(validate_every=2, max_steps=11, max_epochs=100))
+    assert (report.epochs * np.ceil((~make_rows(60)[2]).sum(1) / 16) <= 11).all()
+
+
+def test_members_do_not_depend_on_each_other_nor_on_the_workers() -> None:
+    ensemble, report = do_fit(workers=1)
+    again, other = do_fit(workers=2)
+    assert same(ensemble, again)
+    assert same(report, other)
+    assert same(ensemble, do_fit(workers=2)[0])
+
+
+def test_growing_data_recompiles_nothing_and_padding_changes_nothing() -> None:
+    ensemble, _ = do_fit(rows=60)
+    compiled = module._train._cache_size(), module._validate._cache_size()
+    do_fit(rows=61)
+    do_fit(rows=100)
+    assert (module._train._cache_size(), module._validate._cache_size()) == compiled
+    assert same(ensemble, do_fit(rows=60, capacity=120)[0])
+
+
+def test_episodes_too_short_to_split_are_learned_all_the_same() -> None:
+    inputs, targets, _ = make_rows(20)
+    nothing = np.zeros((3, 20), bool)
+    _, report = fit(start(), inputs, targets, nothing, CONFIG, 100, (0,), Workers(1))
+    assert np.isfinite(report.validation_loss).all()
