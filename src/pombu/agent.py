@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,8 @@ from pombu.training.callbacks import Callback
 from pombu.training.episodes import EpisodeStore
 from pombu.training.loop import identity, learn
 from pombu.training.run import CONFIG, RunSpec, create, open_run
+
+A = TypeVar("A", bound="Agent")
 
 
 class Agent:
@@ -96,11 +98,11 @@ class Agent:
         return self.learner.config
 
     def learn(
-        self,
+        self: A,
         total_timesteps: int | None = None,
         callbacks: Sequence[Callback] = (),
         out: str | Path | None = None,
-    ) -> Self:
+    ) -> A:
         """Train for `total_timesteps` more real steps (None: as the preset plans).
 
         With `out`, metrics and checkpoints go to a new run folder there.
@@ -146,7 +148,7 @@ class Agent:
             )
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls: type[A], path: str | Path) -> A:
         """Read back what `save` or `pombu train` wrote."""
         run = open_run(Path(path))
         if run.spec.algorithm != cls.algorithm:

@@ -1,0 +1,50 @@
+"""A trained policy as one small file that needs no JAX to run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+
+from pombu.data import Experience
+from pombu.envs import Task
+from pombu.errors import UsageError
+from pombu.policies import GaussianPolicy
+from pombu.training.files import write_atomic
+
+FORMAT = "1"
+
+
+def export_policy(path: Path, task: Task, state: Any, about: dict[str, Any]) -> None:
+    """Write the mean network, its input's units, the action box and the log-std.
+
+    `pombu.numpy_policy` reads it back in a few lines of NumPy.
+
+    Raises:
+        UsageError: The state holds no policy of this kind.
+    """
+    policy = getattr(state, "policy", None)
+    experience = getattr(state, "experience", None)
+    if not isinstance(policy, GaussianPolicy) or not isinstance(experience, Experience):
+        raise UsageError(
+            f"A {about.get('algorithm')} policy cannot be exported: only algorithms "
+            "that learn a Gaussian policy network can (pombu, meppo, metrpo, slbo)."
+        )
+    arrays = {
+        "observation_mean": experience.observation.mean,
+        "observation_std": experience.observation.std,
+        "low": np.asarray(task.action_box.low),
+        "high": np.asarray(task.action_box.high),
+        "log_std": np.asarray(policy.log_std),
+    }
+    for i, (weight, bias) in enumerate(
+        zip(policy.mean.weights, policy.mean.biases, strict=True)
+    ):
+        arrays[f"weight_{i}"] = np.asarray(weight)
+        arrays[f"bias_{i}"] = np.asarray(bias)
+    plain = {
+        name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()
+    }
+    metadata = {"format": FORMAT, "about": json.dumps(about)}
+    write_atomic(path, save(plain, metadata))

@@ -1,0 +1,31 @@
+"""An exported policy for where JAX is not: this file needs NumPy and safetensors alone.
+
+Copy it next to the exported file, or import it from pombu:
+
+    act = load_policy("policy.safetensors")
+    action = act(observation)
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+
+def load_policy(path: str) -> Callable[[Any], np.ndarray]:
+    """Read an exported policy; it maps one observation or a batch to mean actions."""
+    p = load_file(path)
+    depth = sum(name.startswith("weight_") for name in p)
+
+    def act(observation: Any) -> np.ndarray:
+        x = np.asarray(observation, np.float32)
+        x = (x - p["observation_mean"]) / p["observation_std"]
+        for i in range(depth - 1):
+            x = np.tanh(x @ p[f"weight_{i}"] + p[f"bias_{i}"])
+        x = x @ p[f"weight_{depth - 1}"] + p[f"bias_{depth - 1}"]
+        middle, half = (p["high"] + p["low"]) / 2, (p["high"] - p["low"]) / 2
+        action: np.ndarray = middle + np.clip(x, -1, 1) * half
+        return action
+
+    return act

@@ -1,0 +1,76 @@
+"""Policies to take away: exported files, videos, pictures and results pages."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pombu.agent import POMBU
+from pombu.cli import main
+from pombu.numpy_policy import load_policy
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "point"
+    flags = "train --env Point2D --preset smoke --total-steps 120 --out"
+    assert main([*flags.split(), str(folder)]) == 0
+    return folder
+
+
+def test_an_exported_policy_acts_like_the_agent(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "policy.safetensors"
+    assert main(["export", str(run), str(file)]) == 0
+    act = load_policy(str(file))
+    observations = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
+    actions, _ = POMBU.load(run).predict(observations)
+    np.testing.assert_allclose(act(observations), actions, atol=1e-6)
+    np.testing.assert_allclose(act(observations[0]), actions[0], atol=1e-6)
+
+
+def test_export_overwrites_nothing(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "policy.safetensors"
+    file.write_text("mine")
+    assert main(["export", str(run), str(file)]) == 2
+    assert file.read_text() == "mine"
+
+
+def test_a_film_has_a_frame_per_step(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "film.mp4"
+    assert main(["video", str(run), "--out", str(file), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["frames"] == 31
+    assert file.stat().st_size > 1000
+    assert file.with_suffix(".gif").read_bytes()[:3] == b"GIF"
+
+
+def test_a_film_is_an_mp4(run: Path, tmp_path: Path) -> None:
+    assert main(["video", str(run), "--out", str(tmp_path / "film.avi")]) == 2
+
+
+def test_plot_and_results_speak_of_the_run(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plot", str(run), "--out", str(tmp_path / "curve.png")]) == 0
+    assert (tmp_path / "curve.png").read_bytes()[1:4] == b"PNG"
+    out = tmp_path / "results" / "point"
+    assert main(["results", str(run), "--out", str(out)]) == 0
+    page = out.with_suffix(".md").read_text()
+    assert "pombu (smoke)" in page
+    assert "--total-steps 120" in page
+    # The page can be written again from the kept files alone.
+    out.with_suffix(".md").unlink()
+    assert main(["results", "--out", str(out)]) == 0
+    assert out.with_suffix(".md").read_text() == page
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("command", ["export", "video", "plot", "evaluate"])
+def test_a_folder_that_is_no_run_is_named(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(tmp_path)]) == 2
+    assert str(tmp_path) in capsys.readouterr().err
