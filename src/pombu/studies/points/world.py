@@ -69,9 +69,13 @@ class RealData:
 
 
 def random_policy(settings: PointSettings, task: Task, key: PRNGKeyArray) -> MLP:
-    """A randomly initialised network from a state to an action in [-1, 1]."""
+    """A randomly initialised network whose output is clipped to the action box.
+
+    The network speaks the task's own units. The box is narrow in them, so the policy
+    walks at nearly full speed; in policy space its last layer is divided by the bound.
+    """
     sizes = (task.observation_dim, *settings.policy_hidden, task.action_dim)
-    return init_mlp(key, sizes, xavier)
+    return init_mlp(key, sizes, xavier, output_gain=1 / task.action_box.high[0])
 
 
 def collect_data(
