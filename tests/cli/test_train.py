@@ -1,9 +1,11 @@
 """`pombu train`, `resume`, `evaluate` and `presets`, with the real algorithm."""
 
 import json
+import random
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -58,21 +60,32 @@ def test_environment_flags_reach_the_environment() -> None:
     assert (command.config.alpha, command.config.beta) == (2.0, 3.0)
 
 
-def test_killed_and_resumed_is_the_same(trained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_kills_at_random_moments_change_nothing(
+    trained: Path, tmp_path: Path, kills: int
+) -> None:
     folder = tmp_path / "killed"
-    command = [sys.executable, "-m", "pombu", "train", *SMALL, "--out", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        first_line = process.stdout.readline()
-        while "iteration 2" not in process.stdout.readline():
-            pass
-        process.kill()
-    assert first_line == "Preparing pombu on pombu/Point2D-v0.\n"
-    assert len(rows(folder)) < 4
+    moments = random.Random(kills)
+    for _ in range(kills):
+        arguments = ["resume", str(folder)]
+        if not folder.exists():
+            arguments = ["train", *SMALL, "--out", str(folder)]
+        kill_midway(arguments, lines=moments.randint(1, 12), delay=moments.random() / 5)
     assert main(["resume", str(folder)]) == 0
     assert rows(folder) == rows(trained)
     for file in ("checkpoints/000004/state.safetensors", "evaluation.json"):
         assert (folder / file).read_bytes() == (trained / file).read_bytes()
+
+
+def kill_midway(arguments: list[str], lines: int, delay: float) -> None:
+    """SIGKILL the command after it has printed some lines, unless it ends before."""
+    command = [sys.executable, "-m", "pombu", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(lines):
+            process.stdout.readline()
+        time.sleep(delay)
+        process.kill()
 
 
 def test_a_finished_run_can_be_given_more_steps(
