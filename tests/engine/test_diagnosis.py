@@ -1,0 +1,62 @@
+"""Model error by horizon, by hand."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny import Mimic, hand_made_task
+
+from pombu.config import ReturnConfig
+from pombu.data import Normaliser
+from pombu.diagnosis import prediction_error
+from pombu.envs import Episode
+from pombu.models import Layers
+from pombu.worlds import Rules, World
+
+
+def zero(obs: Any, action: Any, next_obs: Any) -> Any:
+    return next_obs[..., 0] * 0.0
+
+
+CONTRACT = Mimic(zero)
+TASK = hand_made_task(CONTRACT, 30)
+RULES = Rules(CONTRACT, TASK.action_box, ReturnConfig(), 30, 1e5, "float32")
+
+
+def still_world(drift: float, growth: float = 0.0) -> World:
+    """Three members that add 0, `drift` and 2 `drift`, and grow the state."""
+    weight = jnp.zeros((3, 3, 2)).at[:, 0, 0].set(growth).at[:, 1, 1].set(growth)
+    biases = drift * jnp.arange(3.0)[:, None] * jnp.ones(2)
+    units = [Normaliser(jnp.zeros(d), s * jnp.ones(d)) for d, s in ((2, 2.0), (1, 1.0))]
+    delta = Normaliser(jnp.zeros(2), jnp.ones(2))
+    return World(Layers((weight,), (biases,)), *units, delta, None, jnp.float32(1.0))
+
+
+def still(length: int) -> Episode:
+    return Episode(
+        np.ones((length + 1, 2), np.float32),
+        np.zeros((length, 1), np.float32),
+        np.zeros(length, np.float32),
+        length < 30,
+    )
+
+
+def test_errors_grow_with_the_horizon() -> None:
+    """The middle member is off by h x drift, in units of a standard deviation of 2."""
+    errors = prediction_error(still_world(0.1), RULES, [still(30), still(30)])
+    expected = {1: 0.05, 5: 0.25, 20: 1.0, 50: 1.5}
+    for horizon, error in expected.items():
+        assert errors[f"model_error_{horizon}"] == pytest.approx(error, rel=1e-4)
+
+
+def test_short_episodes_count_as_far_as_they_go() -> None:
+    errors = prediction_error(still_world(0.1), RULES, [still(3), still(12)])
+    expected = {1: 0.05, 5: 0.25, 20: 0.6, 50: 0.6}
+    for horizon, error in expected.items():
+        assert errors[f"model_error_{horizon}"] == pytest.approx(error, rel=1e-4)
+
+
+def test_diverging_predictions_are_large_but_finite() -> None:
+    errors = prediction_error(still_world(0.0, growth=1e3), RULES, [still(30)])
+    assert errors["model_error_50"] == 1e6

@@ -1,0 +1,168 @@
+"""Algorithm 2 as a whole: what it counts, compiles and repeats."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from tiny import CONFIG, change, run, same
+
+from pombu.algorithms.pombu import Learner
+from pombu.envs import load
+from pombu.training.episodes import EpisodeStore
+from pombu.training.stages import StageTimer
+
+COMPILED: list[str] = []
+
+
+def _count(event: str, seconds: float, **details: Any) -> None:
+    if event == "/jax/core/compile/backend_compile_duration":
+        COMPILED.append(event)
+
+
+jax.monitoring.register_event_duration_secs_listener(_count)
+
+TASK = load(CONFIG.env)
+
+PAPER_NAMES = {
+    "entropy",
+    "kl",
+    "penalty",
+    "p_improve",
+    "p_improve_ratio",
+    "p_improve_prob",
+    "return_model",
+    "return_real",
+    "return_deterministic",
+    "validation_loss_0",
+    "model_error_1",
+    "uncertainty",
+    "masked_trajectories",
+    "real_steps",
+    "imagined_steps",
+}
+
+
+def test_nothing_recompiles_after_the_second_iteration() -> None:
+    """Five more, during which the members start afresh once."""
+    config = change(CONFIG, model__reinitialise_every=4, iterations=8)
+    learner = Learner(TASK, config)
+    state, episodes = learner.init(0), EpisodeStore()
+    counts = []
+    for _ in range(7):
+        before = len(COMPILED)
+        state, _ = learner.iterate(state, episodes, StageTimer())
+        counts.append(len(COMPILED) - before)
+    assert counts[0] > 0
+    assert counts[2:] == [0] * 5
+
+
+@pytest.fixture(scope="module")
+def learned() -> tuple[Any, list[Any]]:
+    return run(Learner(TASK, CONFIG), 3, 2)
+
+
+def test_counts_real_and_imagined_steps(learned: Any) -> None:
+    """2 updates of 4 trajectories; from the second iteration on, 2 exploration
+    policies of 4 each; 6 steps a trajectory."""
+    _, rows = learned
+    assert [row["real_steps"] for row in rows] == [3 * 6, 2 * 3 * 6]
+    assert [row["imagined_steps"] for row in rows] == [48, 48 + 48 + 48]
+
+
+def test_metrics_carry_the_papers_names(learned: Any) -> None:
+    _, rows = learned
+    for row in rows:
+        assert set(row) >= PAPER_NAMES
+        assert all(np.isfinite(value) for value in row.values())
+        assert row["p_improve_ratio"] == pytest.approx(
+            row["p_improve"] / row["penalty"]
+        )
+        assert 0.0 < row["p_improve_prob"] < 1.0
+    assert [list(row) for row in rows] == [list(rows[0])] * 2
+
+
+def test_same_seed_same_run_whatever_the_workers(learned: Any) -> None:
+    state, rows = learned
+    again, other = run(Learner(TASK, CONFIG, workers=1), 3, 2)
+    assert same(state, again)
+    assert rows == other
+    assert not same(state.policy, run(Learner(TASK, CONFIG), 4, 1)[0].policy)
+
+
+def test_meppo_is_alpha_zero_beta_zero_and_no_exploration() -> None:
+    """It imagines for its updates only, and its penalty does not move the policy."""
+    config = change(CONFIG, alpha=0.0, beta=0.0, exploration__policies=0)
+    state, rows = run(Learner(TASK, config, "meppo"), 3, 2)
+    assert [row["imagined_steps"] for row in rows] == [48, 96]
+    louder = change(config, returns__uncertainty_units="advantage")
+    other, _ = run(Learner(TASK, louder, "meppo"), 3, 2)
+    assert same(state.policy, other.policy)
+
+
+def test_one_member_is_never_uncertain() -> None:
+    _, rows = run(Learner(TASK, change(CONFIG, model__members=1)), 3, 2)
+    assert [row["uncertainty"] for row in rows] == [0.0, 0.0]
+    assert [row["penalty"] for row in rows] == [0.0, 0.0]
+
+
+def test_imagining_in_the_simulator() -> None:
+    """No model, so no uncertainty, and what is imagined is what is real: with the
+    deterministic point and enough trajectories both returns agree."""
+    config = change(
+        CONFIG,
+        model__kind="simulator",
+        imagination__trajectories=100,
+        evaluation_episodes=100,
+        policy__learning_rate=0.0,
+        policy__final_learning_rate=0.0,
+    )
+    state, rows = run(Learner(TASK, config), 3, 2)
+    assert same(state.ensemble, Learner(TASK, config).init(3).ensemble)
+    for row in rows:
+        assert row["uncertainty"] == 0.0
+        assert row["masked_trajectories"] == 0.0
+        # Standard error of a mean of 100 returns of std 9 is about 1 for each.
+        assert row["return_model"] == pytest.approx(row["return_real"], abs=4.0)
+
+
+def test_learned_reward() -> None:
+    """One more output, restored to the reward's own units."""
+    config = change(CONFIG, model__reward="learned", model__max_epochs=60)
+    state, rows = run(Learner(TASK, config), 3, 2)
+    assert state.ensemble.layers[-1].bias.shape == (3, 3)
+    assert rows[-1]["return_model"] < 0.0
+    assert rows[-1]["masked_trajectories"] == 0.0
+
+
+def test_starts_are_observed_ones_where_no_contract_gives_them() -> None:
+    from dataclasses import replace
+
+    task = replace(TASK, contract=None)
+    config = change(CONFIG, model__reward="learned")
+    _, rows = run(Learner(task, config), 3, 2)
+    assert all(np.isfinite(value) for value in rows[-1].values())
+
+
+def test_learning_rates_fall_linearly() -> None:
+    policy = CONFIG.policy
+    assert policy.rate(0.0) == pytest.approx(1e-2)
+    assert policy.rate(0.5) == pytest.approx(5.5e-3)
+    assert policy.rate(1.0) == pytest.approx(1e-3)
+
+
+def test_log_std_is_reset_in_the_first_iterations_only() -> None:
+    """The policy itself collects first, with std 1; later its std is its own."""
+    config = change(CONFIG, policy__reset_std_iterations=2, updates=0)
+    learner = Learner(TASK, config)
+    state = learner.init(0)
+    narrow = jax.tree.map(lambda x: x, state)
+    object.__setattr__(narrow.policy, "log_std", state.policy.log_std - 3.0)
+    episodes = EpisodeStore()
+    entropies = []
+    for _ in range(2):
+        narrow, row = learner.iterate(narrow, episodes, StageTimer())
+        entropies.append(row["entropy"])
+        object.__setattr__(narrow.policy, "log_std", state.policy.log_std - 3.0)
+    narrow, row = learner.iterate(narrow, episodes, StageTimer())
+    assert entropies[0] == entropies[1] == pytest.approx(row["entropy"] + 6.0)
