@@ -30,6 +30,20 @@ class Plan(NamedTuple):
 Dreamer = Callable[[GaussianPolicy, MLP | None, Plan], Imagined]
 
 
+def dreamer(
+    kind: str,
+    task: Task,
+    world: World,
+    rules: Rules,
+    episodes: Sequence[Episode],
+    keys: Keys,
+    workers: Workers,
+) -> Dreamer:
+    """Imagine where a config's model says: in the simulator, or in what was learned."""
+    where = in_simulator if kind == "simulator" else in_ensemble
+    return where(task, world, rules, episodes, keys, workers)
+
+
 def in_ensemble(
     task: Task,
     world: World,

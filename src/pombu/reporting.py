@@ -12,6 +12,7 @@ from pombu.imagination import Imagined
 from pombu.improvement import PolicyReport
 from pombu.models import FitReport
 from pombu.returns import Targets
+from pombu.trpo import StepReport
 
 Update = tuple[PolicyReport, Array, Imagined, Targets]
 
@@ -51,6 +52,35 @@ def improvement_metrics(updates: Sequence[Update]) -> dict[str, float]:
     z = mean.pop("surrogate") / penalty
     mean["p_improve_prob"] = 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))
     return mean
+
+
+@jax.jit
+def trust_region_summary(
+    report: StepReport, value_loss: Array, imagined: Imagined, goals: Targets
+) -> dict[str, Array]:
+    """One TRPO update in a few numbers, so that its batch need not be kept."""
+    trajectories = jnp.maximum(imagined.weight[0].sum(), 1.0)
+    return {
+        "kl": report.kl,
+        "surrogate": report.gain,
+        "step_fraction": report.fraction,
+        "rejected_steps": (report.fraction == 0).astype(jnp.float32),
+        "value_loss": value_loss,
+        "advantage_std": goals.advantage_std,
+        "masked_trajectories": imagined.masked,
+        "return_model": jnp.sum(imagined.raw_rewards * imagined.weight) / trajectories,
+    }
+
+
+def trust_region_metrics(summaries: Sequence[dict[str, Array]]) -> dict[str, float]:
+    """Means over the iteration's updates; counts are sums, return_model the last."""
+    if not summaries:
+        return {}
+    rows = jax.device_get(list(summaries))
+    total = {name: float(sum(row[name] for row in rows)) for name in rows[0]}
+    counts = ("rejected_steps", "masked_trajectories")
+    mean = {n: x if n in counts else x / len(rows) for n, x in total.items()}
+    return {**mean, "return_model": float(rows[-1]["return_model"])}
 
 
 def fit_metrics(report: FitReport | None) -> dict[str, float]:

@@ -127,13 +127,14 @@ def improve_policy(
     batch: Batch,
     config: TrustRegionConfig,
     bonus: Callable[[GaussianPolicy, Batch], Scalar] | None = None,
+    bonus_weight: float = 0.0,
 ) -> tuple[GaussianPolicy, StepReport]:
     """A TRPO step on L_exp (equation 4), with an optional bonus added to it."""
 
     def objective(candidate: GaussianPolicy) -> Scalar:
         ratio = likelihood_ratio(candidate, batch)
         gain = objectives.surrogate(ratio, batch.advantages, batch.weight)
-        return gain if bonus is None else gain + bonus(candidate, batch)
+        return gain if bonus is None else gain + bonus_weight * bonus(candidate, batch)
 
     def divergence(candidate: GaussianPolicy) -> Scalar:
         apart = kl(policy, candidate, batch.observations)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pombu.config import POMBUConfig
 from pombu.data import Experience, Normaliser, learn_from, no_experience
 from pombu.diagnosis import prediction_error
-from pombu.dreams import Dreamer, Plan, in_ensemble, in_simulator
+from pombu.dreams import Dreamer, Plan, dreamer
 from pombu.envs import Episode, Task, collect
 from pombu.improvement import (
     improve_policy,
@@ -283,9 +283,14 @@ class Learner:
 
     def _dreamer(self, state: State, episodes: EpisodeStore, keys: Keys) -> Dreamer:
         """What gives virtual trajectories in the learned world, or in the simulator."""
-        simulator = self.config.model.kind == "simulator"
-        return (in_simulator if simulator else in_ensemble)(
-            self.task, self.world(state), self.rules, list(episodes), keys, self.workers
+        return dreamer(
+            self.config.model.kind,
+            self.task,
+            self.world(state),
+            self.rules,
+            list(episodes),
+            keys,
+            self.workers,
         )
 
     def _remember(self, state: State, collected: list[Episode]) -> State:

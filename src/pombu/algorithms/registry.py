@@ -34,6 +34,30 @@ ALGORITHMS = {
         "Learner",
         "pombu.config:POMBUConfig",
     ),
+    "metrpo": Entry(
+        "model-ensemble trust-region policy optimisation",
+        "pombu.algorithms.metrpo",
+        "Learner",
+        "pombu.config:METRPOConfig",
+    ),
+    "slbo": Entry(
+        "stochastic lower bound optimisation: model and policy in turn",
+        "pombu.algorithms.slbo",
+        "Learner",
+        "pombu.config:SLBOConfig",
+    ),
+    "sac": Entry(
+        "soft actor-critic, model-free (Stable-Baselines3)",
+        "pombu.algorithms.sac",
+        "Learner",
+        "pombu.config:SACConfig",
+    ),
+    "ppo": Entry(
+        "proximal policy optimisation, model-free (Stable-Baselines3)",
+        "pombu.algorithms.ppo",
+        "Learner",
+        "pombu.config:PPOConfig",
+    ),
 }
 
 

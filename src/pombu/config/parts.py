@@ -173,3 +173,18 @@ def within(name: str, value: float, interval: str, holds: bool) -> None:
     """Refuse a value outside an interval."""
     if not holds:
         raise UsageError(f"{name} is {value}; it must lie in {interval}.")
+
+
+def require_world(imagination: ImaginationConfig, returns: ReturnConfig) -> None:
+    """Refuse what no model-based method can imagine with."""
+    at_least("imagination.trajectories", imagination.trajectories, 1)
+    at_least("imagination.shards", imagination.shards, 1)
+    if imagination.trajectories % imagination.shards:
+        raise UsageError(
+            f"imagination.trajectories is {imagination.trajectories}, which "
+            f"imagination.shards = {imagination.shards} does not divide: choose a "
+            "multiple."
+        )
+    gamma, lam = returns.gamma, returns.lam
+    within("returns.gamma", gamma, "(0, 1]", 0 < gamma <= 1)
+    within("returns.lam", lam, "[0, 1]", 0 <= lam <= 1)

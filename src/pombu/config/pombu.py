@@ -10,6 +10,7 @@ from pombu.config.parts import (
     ReturnConfig,
     ValueConfig,
     at_least,
+    require_world,
     within,
 )
 from pombu.envs import EnvConfig
@@ -57,19 +58,9 @@ class POMBUConfig:
         at_least("trajectories", self.trajectories, 1)
         at_least("iterations", self.iterations, 1)
         at_least("evaluation_episodes", self.evaluation_episodes, 1)
-        at_least("imagination.trajectories", self.imagination.trajectories, 1)
-        at_least("imagination.shards", self.imagination.shards, 1)
         at_least("exploration.policies", self.exploration.policies, 0)
-        if self.imagination.trajectories % self.imagination.shards:
-            raise UsageError(
-                f"imagination.trajectories is {self.imagination.trajectories}, which "
-                f"imagination.shards = {self.imagination.shards} does not divide: "
-                "choose a multiple."
-            )
-        gamma, lam = self.returns.gamma, self.returns.lam
+        require_world(self.imagination, self.returns)
         fraction = self.model.validation_fraction
-        within("returns.gamma", gamma, "(0, 1]", 0 < gamma <= 1)
-        within("returns.lam", lam, "[0, 1]", 0 <= lam <= 1)
         within("model.validation_fraction", fraction, "(0, 1)", 0 < fraction < 1)
 
     def rows(self, horizon: int) -> int:

@@ -1,9 +1,8 @@
-"""The trust region that ME-TRPO, SLBO and MB-MPO step in."""
+"""The trust region that ME-TRPO, SLBO and MB-MPO step in, and its policy."""
 
 from dataclasses import dataclass
 
-from pombu.config.parts import at_least
-from pombu.errors import UsageError
+from pombu.config.parts import at_least, within
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,16 @@ class TrustRegionConfig:
         at_least("trust_region.accept_ratio", self.accept_ratio, 0)
         for name in ("max_kl", "kl_tolerance"):
             value = getattr(self, name)
-            if not value > 0:
-                raise UsageError(f"trust_region.{name} is {value}; it must exceed 0.")
-        if not 0 < self.backtrack < 1:
-            raise UsageError(
-                f"trust_region.backtrack is {self.backtrack}; it must lie between 0 "
-                "and 1."
-            )
+            within(f"trust_region.{name}", value, "(0, infinity)", value > 0)
+        factor = self.backtrack
+        within("trust_region.backtrack", factor, "(0, 1)", 0 < factor < 1)
+
+
+@dataclass(frozen=True)
+class TRPOPolicyConfig:
+    """The Gaussian policy of methods that improve it by TRPO."""
+
+    hidden: tuple[int, ...] = (32, 32)
+    """Hidden layer sizes (tanh)."""
+    reset_std: bool = False
+    """Set the log-std back to 0 before the updates of each iteration."""

@@ -1,0 +1,293 @@
+"""ME-TRPO: Model-Ensemble Trust-Region Policy Optimization (Kurutach et al., 2018).
+
+One iteration collects real trajectories with the policy, fits the ensemble, resets the
+policy's standard deviation and improves the policy by TRPO on trajectories imagined in
+randomly drawn members, for a fixed number of updates or until the members disagree that
+it still gets better. A linear function of state and time is the baseline.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pombu.config import METRPOConfig, ReturnConfig
+from pombu.data import Experience, Normaliser, learn_from, no_experience
+from pombu.diagnosis import prediction_error
+from pombu.dreams import Plan, dreamer
+from pombu.envs import Task, collect
+from pombu.imagination import Imagined, imagine
+from pombu.improvement import Batch, prepare
+from pombu.models import Ensemble
+from pombu.objectives import value_loss
+from pombu.policies import GaussianPolicy, entropy, init_policy
+from pombu.randomness import Keys
+from pombu.reporting import fit_metrics, trust_region_metrics, trust_region_summary
+from pombu.returns import Targets
+from pombu.rollouts import act_alone, evaluate, policy_of
+from pombu.training.algorithm import Policy
+from pombu.training.episodes import EpisodeStore
+from pombu.training.stages import StageTimer
+from pombu.trpo import improve_policy
+from pombu.values import LinearValue, fit_linear, init_linear, predict_linear
+from pombu.workers import Workers, jit
+from pombu.worlds import Rules, World, fresh_ensemble, refit, starts, world_of
+
+Metrics = dict[str, float]
+
+
+class State(eqx.Module):
+    """Everything that a run is, beside its episodes."""
+
+    seed: np.ndarray
+    iteration: np.ndarray
+    real_steps: np.ndarray
+    imagined_steps: np.ndarray
+    policy: GaussianPolicy
+    baseline: LinearValue
+    ensemble: Ensemble
+    experience: Experience
+
+
+class Learner:
+    """ME-TRPO over one task: `init` a state, then `iterate` it."""
+
+    def __init__(
+        self,
+        task: Task,
+        config: METRPOConfig,
+        name: str = "metrpo",
+        workers: int | None = None,
+    ) -> None:
+        self.name = name
+        self.task = task
+        self.config = config
+        self.workers = Workers(workers)
+        self.rules = Rules(
+            task.contract,
+            task.action_box,
+            config.returns,
+            task.horizon,
+            config.imagination.runaway,
+            config.model.precision,
+            config.draw,
+        )
+
+    def init(self, seed: int) -> State:
+        """Untrained networks and no experience."""
+        config, task = self.config, self.task
+        keys = Keys(seed, 0)
+        dim = task.observation_dim
+        return State(
+            seed=np.asarray(seed),
+            iteration=np.asarray(0),
+            real_steps=np.asarray(0),
+            imagined_steps=np.asarray(0),
+            policy=init_policy(
+                keys.jax("policy"), dim, task.action_dim, config.policy.hidden
+            ),
+            baseline=init_linear(dim),
+            ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
+            experience=no_experience(dim, task.action_dim),
+        )
+
+    def policy(self, state: State) -> Policy:
+        """pi_theta, to act with."""
+        return policy_of(state.policy, Normaliser.of(state.experience.observation))
+
+    def world(self, state: State) -> World:
+        """The learned world as the state has it."""
+        return world_of(state.ensemble, state.experience, self.config.model)
+
+    def iterate(
+        self, state: State, episodes: EpisodeStore, stage: StageTimer
+    ) -> tuple[State, Metrics]:
+        """Collect, fit, improve and evaluate."""
+        config, task, returns = self.config, self.task, self.config.returns
+        keys = Keys(int(state.seed), int(state.iteration))
+        with stage("collect"):
+            number = config.trajectories
+            normaliser = Normaliser.of(state.experience.observation)
+            act = act_alone(state.policy, normaliser, number, keys.jax("collect"))
+            collected = collect(task, act, keys.episodes("collect", number))
+            episodes.append(collected)
+            experience = learn_from(
+                state.experience, collected, returns.gamma, returns.reward_clip
+            )
+        with stage("fit"):
+            ensemble, report = refit(
+                state.ensemble,
+                task,
+                list(episodes),
+                experience,
+                config.model,
+                config.rows(task.horizon),
+                keys,
+                int(state.iteration),
+                self.workers,
+            )
+        state = State(
+            seed=state.seed,
+            iteration=state.iteration + 1,
+            real_steps=state.real_steps + sum(map(len, collected)),
+            imagined_steps=state.imagined_steps,
+            policy=state.policy,
+            baseline=state.baseline,
+            ensemble=ensemble,
+            experience=experience,
+        )
+        state, improved = self.improve(state, episodes, keys, stage)
+        with stage("evaluate"):
+            evaluated, real = evaluate(
+                task, self.policy(state), config.evaluation_episodes, keys
+            )
+            errors = prediction_error(self.world(state), self.rules, real)
+        return state, {
+            **evaluated,
+            **improved,
+            "entropy": float(entropy(state.policy)),
+            "return_collected": float(np.mean([e.rewards.sum() for e in collected])),
+            "return_scale": float(experience.returns.std[0]),
+            **fit_metrics(report),
+            **errors,
+        }
+
+    def improve(
+        self, state: State, episodes: EpisodeStore, keys: Keys, stage: StageTimer
+    ) -> tuple[State, Metrics]:
+        """TRPO steps, each on a batch of its own, until the last or the stop rule."""
+        config = self.config
+        policy, baseline = state.policy, state.baseline
+        if config.policy.reset_std:
+            policy = GaussianPolicy(policy.mean, jnp.zeros_like(policy.log_std))
+        dream = dreamer(
+            config.model.kind,
+            self.task,
+            self.world(state),
+            self.rules,
+            list(episodes),
+            keys,
+            self.workers,
+        )
+        rule = _StopRule(self, state, episodes, keys, policy)
+        plan = self._plan("imagine")
+        summaries = []
+        for i in range(config.updates):
+            with stage("imagine"):
+                imagined = dream(policy, None, plan._replace(number=i))
+                batch, goals, baseline, loss = judge(imagined, baseline, config.returns)
+            with stage("improve"):
+                policy, report = improve_policy(policy, batch, config.trust_region)
+            summaries.append(trust_region_summary(report, loss, imagined, goals))
+            if config.stop_rule.use:
+                with stage("validate"):
+                    if rule.stops(policy, i + 1):
+                        break
+        if config.stop_rule.use:
+            policy = rule.saved
+        imagined_steps = len(summaries) * plan.trajectories * self.task.horizon
+        improved: State = eqx.tree_at(
+            lambda s: (s.policy, s.baseline, s.imagined_steps),
+            state,
+            (policy, baseline, state.imagined_steps + imagined_steps + rule.steps),
+        )
+        metrics = {"updates": float(len(summaries)), **trust_region_metrics(summaries)}
+        return improved, metrics
+
+    def _plan(self, stage: str) -> Plan:
+        imagination, members = self.config.imagination, self.config.model.members
+        evenly = jnp.full(members, 1.0 / members)
+        return Plan(stage, 0, imagination.trajectories, imagination.shards, evenly)
+
+
+_predict = jit(predict_linear)
+
+
+@jit
+def _fit_baseline(
+    imagined: Imagined, values: Float[Array, "H N"], returns: Float[Array, "H N"]
+) -> tuple[LinearValue, Float[Array, ""]]:
+    fitted = fit_linear(imagined.observations, returns, imagined.weight)
+    flat = (values.ravel(), returns.ravel(), imagined.weight.ravel())
+    return fitted, value_loss(*flat)
+
+
+def judge(
+    imagined: Imagined, baseline: LinearValue, config: ReturnConfig
+) -> tuple[Batch, Targets, LinearValue, Float[Array, ""]]:
+    """Advantages by the old baseline, and the baseline fitted to this batch."""
+    values = _predict(baseline, imagined.observations)
+    batch, goals = prepare(imagined._replace(values=values), config)
+    fitted, loss = _fit_baseline(imagined, values, goals.returns)
+    return batch, goals, fitted, loss
+
+
+class _StopRule:
+    """Keeps the last policy that most members found no worse than the one before."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        state: State,
+        episodes: EpisodeStore,
+        keys: Keys,
+        policy: GaussianPolicy,
+    ) -> None:
+        self._config = learner.config.stop_rule
+        self._learner = learner
+        self.saved = policy
+        self.steps = 0
+        self._saved_at = 0
+        if self._config.use:
+            self._world = learner.world(state)
+            self._starts = starts(
+                learner.task,
+                list(episodes),
+                self._config.starts,
+                keys.jax("validate start"),
+            )
+            self._returns = self._validate(policy)
+
+    def stops(self, policy: GaussianPolicy, updates: int) -> bool:
+        """Look at the policy when it is time to; whether to stop improving it."""
+        if updates % self._config.every:
+            return False
+        returns = self._validate(policy)
+        if np.mean(returns < self._returns) <= self._config.tolerance:
+            self.saved, self._returns, self._saved_at = policy, returns, updates
+        return updates - self._saved_at >= self._config.patience
+
+    def _validate(self, policy: GaussianPolicy) -> Float[np.ndarray, " K"]:
+        """The deterministic policy's return in each member."""
+        members = self._world.members
+        self.steps += members * len(self._starts) * self._learner.rules.horizon
+        found = self._learner.workers.map(
+            lambda member: member_return(
+                policy, self._world, self._learner.rules, self._starts, member
+            ),
+            range(members),
+        )
+        return np.array([float(one) for one in found])
+
+
+@jit
+def member_return(
+    policy: GaussianPolicy,
+    world: World,
+    rules: Rules,
+    first: Float[Array, "n o"],
+    member: int,
+) -> Float[Array, ""]:
+    """Mean return of the policy's means in one member alone."""
+    still = GaussianPolicy(policy.mean, jnp.full_like(policy.log_std, -jnp.inf))
+    imagined = imagine(
+        still,
+        None,
+        world.only(jnp.asarray(member)),
+        rules,
+        first,
+        jnp.ones(1),
+        Keys(0, 0).jax("unused"),
+    )
+    counted = jnp.sum(imagined.raw_rewards * imagined.weight)
+    return counted / jnp.maximum(imagined.weight[0].sum(), 1.0)

@@ -1,0 +1,293 @@
+"""SLBO: Stochastic Lower Bound Optimization (Luo et al., 2019).
+
+One iteration (a stage) collects real trajectories with the policy and
+Ornstein-Uhlenbeck noise, and then alternates, round by round, between training the
+model on its multi-step loss and improving the policy by TRPO in the model as it is.
+Model and policy thus change together, so that the policy cannot settle on what one
+model got wrong.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.stats import norm
+from jaxtyping import Array, Float
+
+from pombu.config import NoiseConfig, SLBOConfig
+from pombu.data import Experience, Normaliser, learn_from, no_experience
+from pombu.diagnosis import prediction_error
+from pombu.dreams import Plan, dreamer
+from pombu.envs import Task, collect
+from pombu.improvement import Batch, improve_value, prepare, value_adam
+from pombu.models import Layers
+from pombu.multistep import (
+    init_network,
+    network_adam,
+    network_world,
+    train_network,
+    transitions,
+)
+from pombu.networks import MLP
+from pombu.objectives import weighted_mean
+from pombu.policies import GaussianPolicy, entropy, init_policy
+from pombu.randomness import Keys
+from pombu.reporting import trust_region_metrics, trust_region_summary
+from pombu.rollouts import Act, act_alone, evaluate, policy_of
+from pombu.training.algorithm import Policy
+from pombu.training.episodes import EpisodeStore
+from pombu.training.stages import StageTimer
+from pombu.trpo import improve_policy
+from pombu.values import init_value
+from pombu.workers import Workers
+from pombu.worlds import Rules, World
+
+Metrics = dict[str, float]
+
+
+class State(eqx.Module):
+    """Everything that a run is, beside its episodes."""
+
+    seed: np.ndarray
+    iteration: np.ndarray
+    real_steps: np.ndarray
+    imagined_steps: np.ndarray
+    policy: GaussianPolicy
+    value: MLP
+    value_optimiser: Any
+    network: Layers
+    network_optimiser: Any
+    experience: Experience
+
+
+class Learner:
+    """SLBO over one task: `init` a state, then `iterate` it."""
+
+    def __init__(
+        self,
+        task: Task,
+        config: SLBOConfig,
+        name: str = "slbo",
+        workers: int | None = None,
+    ) -> None:
+        config.require_full_minibatches(task.horizon)
+        self.name = name
+        self.task = task
+        self.config = config
+        self.workers = Workers(workers)
+        self.rules = Rules(
+            task.contract,
+            task.action_box,
+            config.returns,
+            task.horizon,
+            config.imagination.runaway,
+            config.model.precision,
+        )
+
+    def init(self, seed: int) -> State:
+        """Untrained networks and no experience."""
+        config, task = self.config, self.task
+        keys = Keys(seed, 0)
+        dim = task.observation_dim
+        value = init_value(keys.jax("value"), dim, config.value.hidden)
+        network = init_network(keys.jax("network"), task, config.model)
+        return State(
+            seed=np.asarray(seed),
+            iteration=np.asarray(0),
+            real_steps=np.asarray(0),
+            imagined_steps=np.asarray(0),
+            policy=init_policy(
+                keys.jax("policy"), dim, task.action_dim, config.policy.hidden
+            ),
+            value=value,
+            value_optimiser=value_adam(config.value).init(value),
+            network=network,
+            network_optimiser=network_adam(config.model).init(network),
+            experience=no_experience(dim, task.action_dim),
+        )
+
+    def policy(self, state: State) -> Policy:
+        """pi_theta, to act with."""
+        return policy_of(state.policy, Normaliser.of(state.experience.observation))
+
+    def world(self, state: State) -> World:
+        """The learned world as the state has it."""
+        return network_world(
+            state.network, state.experience, self.task, self.config.model
+        )
+
+    def iterate(
+        self, state: State, episodes: EpisodeStore, stage: StageTimer
+    ) -> tuple[State, Metrics]:
+        """One stage: collect, alternate, evaluate."""
+        config, task, returns = self.config, self.task, self.config.returns
+        keys = Keys(int(state.seed), int(state.iteration))
+        with stage("collect"):
+            number = config.trajectories
+            normaliser = Normaliser.of(state.experience.observation)
+            act = act_alone(state.policy, normaliser, number, keys.jax("collect"))
+            noisy = with_noise(
+                act, (number, task.action_dim), config.noise, keys.numpy("noise")
+            )
+            collected = collect(task, noisy, keys.episodes("collect", number))
+            episodes.append(collected)
+            experience = learn_from(
+                state.experience, collected, returns.gamma, returns.reward_clip
+            )
+        policy = state.policy
+        if config.policy.reset_std:
+            policy = GaussianPolicy(policy.mean, jnp.zeros_like(policy.log_std))
+        state = eqx.tree_at(
+            lambda s: (s.policy, s.experience, s.real_steps),
+            state,
+            (policy, experience, state.real_steps + sum(map(len, collected))),
+        )
+        state, alternated = self.alternate(state, episodes, keys, stage)
+        with stage("evaluate"):
+            evaluated, real = evaluate(
+                task, self.policy(state), config.evaluation_episodes, keys
+            )
+            errors = prediction_error(self.world(state), self.rules, real)
+        state = eqx.tree_at(lambda s: s.iteration, state, state.iteration + 1)
+        return state, {
+            **evaluated,
+            **alternated,
+            "entropy": float(entropy(state.policy)),
+            "return_collected": float(np.mean([e.rewards.sum() for e in collected])),
+            "return_scale": float(experience.returns.std[0]),
+            **errors,
+        }
+
+    def alternate(
+        self, state: State, episodes: EpisodeStore, keys: Keys, stage: StageTimer
+    ) -> tuple[State, Metrics]:
+        """Rounds of model updates and policy updates."""
+        config = self.config
+        learns = config.model.kind == "network" and config.model_updates > 0
+        data = transitions(list(episodes), config.rows(self.task.horizon))
+        world, optimiser = self.world(state), state.network_optimiser
+        losses, summaries = [], []
+        for number in range(config.rounds):
+            if learns:
+                with stage("fit"):
+                    world, optimiser, loss = train_network(
+                        world,
+                        optimiser,
+                        data,
+                        episodes.steps,
+                        config.model_updates,
+                        config.model,
+                        keys.numpy("fit", number),
+                    )
+                    losses.append(float(loss))
+            state, done = self.improve(state, world, episodes, keys, number, stage)
+            summaries += done
+        state = eqx.tree_at(
+            lambda s: (s.network, s.network_optimiser),
+            state,
+            (world.layers, optimiser),
+        )
+        metrics = trust_region_metrics(summaries)
+        return state, metrics | ({"model_loss": losses[-1]} if losses else {})
+
+    def improve(
+        self,
+        state: State,
+        world: World,
+        episodes: EpisodeStore,
+        keys: Keys,
+        number: int,
+        stage: StageTimer,
+    ) -> tuple[State, list[dict[str, Array]]]:
+        """The policy updates of one round."""
+        config, imagination = self.config, self.config.imagination
+        dream = dreamer(
+            config.model.kind,
+            self.task,
+            world,
+            self.rules,
+            list(episodes),
+            keys,
+            self.workers,
+        )
+        plan = Plan(
+            "imagine", 0, imagination.trajectories, imagination.shards, jnp.ones(1)
+        )
+        bonus = config.entropy_weight * (
+            int(state.iteration) < config.entropy_iterations
+        )
+        done = min(int(state.iteration) / config.iterations, 1.0)
+        policy, value, optimiser = state.policy, state.value, state.value_optimiser
+        summaries = []
+        for i in range(config.policy_updates):
+            part = number * config.policy_updates + i
+            with stage("imagine"):
+                imagined = dream(policy, value, plan._replace(number=part))
+                batch, goals = prepare(imagined, config.returns)
+            with stage("improve"):
+                new_value, new_policy = self.workers.both(
+                    partial(
+                        improve_value,
+                        value,
+                        optimiser,
+                        batch,
+                        keys.numpy("value", part),
+                        config.value.rate(done),
+                        config.value,
+                    ),
+                    partial(
+                        improve_policy,
+                        policy,
+                        batch,
+                        config.trust_region,
+                        limited_entropy,
+                        bonus,
+                    ),
+                )
+                value, optimiser, loss = new_value
+                policy, report = new_policy
+            summaries.append(trust_region_summary(report, loss, imagined, goals))
+        steps = config.policy_updates * plan.trajectories * self.task.horizon
+        improved: State = eqx.tree_at(
+            lambda s: (s.policy, s.value, s.value_optimiser, s.imagined_steps),
+            state,
+            (policy, value, optimiser, state.imagined_steps + steps),
+        )
+        return improved, summaries
+
+
+def with_noise(
+    act: Act, shape: tuple[int, int], config: NoiseConfig, seed: Sequence[int]
+) -> Act:
+    """Add Ornstein-Uhlenbeck noise that starts at 0 to every episode's actions."""
+    rng = np.random.default_rng(list(seed))
+    level = np.zeros(shape, np.float32)
+
+    def noisy(observations: np.ndarray, step: int) -> np.ndarray:
+        nonlocal level
+        fresh = rng.standard_normal(shape, np.float32)
+        level = (1.0 - config.theta) * level + config.sigma * fresh
+        actions: np.ndarray = np.asarray(act(observations, step)) + level
+        return actions
+
+    return noisy
+
+
+def limited_entropy(
+    policy: GaussianPolicy, batch: Batch, limit: float = 2.0
+) -> Float[Array, ""]:
+    """Mean over states of -∫ pi log pi over actions within plus or minus `limit`.
+
+    Beyond the limit more noise is not worth more, because actions are clipped anyway.
+    """
+    mean, std = policy.mean(batch.observations), jnp.exp(policy.log_std)
+    low, high = (-limit - mean) / std, (limit - mean) / std
+    inside = norm.cdf(high) - norm.cdf(low)
+    edges = high * norm.pdf(high) - low * norm.pdf(low)
+    log_scale = policy.log_std + 0.5 * math.log(2.0 * math.pi)
+    within = log_scale * inside + 0.5 * (inside - edges)
+    return weighted_mean(jnp.sum(within, -1), batch.weight)

@@ -1,0 +1,140 @@
+"""The configuration of SLBO."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pombu.config.parts import (
+    ImaginationConfig,
+    Precision,
+    ReturnConfig,
+    ValueConfig,
+    at_least,
+    require_world,
+)
+from pombu.config.trpo import TRPOPolicyConfig, TrustRegionConfig
+from pombu.envs import EnvConfig
+from pombu.errors import UsageError
+
+
+@dataclass(frozen=True)
+class MultiStepModelConfig:
+    """A single network and its multi-step loss."""
+
+    kind: Literal["network", "simulator"] = "network"
+    """`network` learns; `simulator` imagines in the real environment itself, which
+    tells the optimiser's errors from the model's."""
+    hidden: tuple[int, ...] = (500, 500)
+    """Hidden layer sizes (ReLU)."""
+    reward: Literal["known", "learned"] = "known"
+    """`known` uses the task's reward function; `learned` predicts the reward beside
+    the state change."""
+    steps: int = 2
+    """Steps that the loss follows the model's own predictions."""
+    batch_size: int = 128
+    """Sequences per gradient step."""
+    learning_rate: float = 1e-3
+    """Adam's step size."""
+    weight_decay: float = 1e-5
+    """Half of this times the squared norm of all parameters is added to the loss."""
+    gradient_clip: float = 2.0
+    """Largest global norm of a gradient."""
+    precision: Precision = "float32"
+    """Number format of the network's matrix products; sums are always float32."""
+
+    def __post_init__(self) -> None:
+        at_least("model.steps", self.steps, 1)
+        at_least("model.batch_size", self.batch_size, 1)
+
+
+@dataclass(frozen=True)
+class NoiseConfig:
+    """Ornstein-Uhlenbeck noise, added to the policy's actions in policy space."""
+
+    theta: float = 0.15
+    """Share of the noise that is forgotten at each step."""
+    sigma: float = 0.3
+    """Standard deviation of what is added at each step; 0 explores by the policy's own
+    noise alone."""
+
+
+@dataclass(frozen=True)
+class SLBOConfig:
+    """Stochastic Lower Bound Optimization (Luo et al., 2019).
+
+    Defaults are those behind the published HalfCheetah numbers, at H=200.
+    """
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """The environment."""
+    trajectories: int = 50
+    """Real trajectories per iteration (a stage)."""
+    iterations: int = 20
+    """Iterations that are planned."""
+    rounds: int = 20
+    """Rounds per iteration, each of model updates and then policy updates."""
+    model_updates: int = 100
+    """Gradient steps of the model per round."""
+    policy_updates: int = 40
+    """TRPO steps per round, each on virtual trajectories of its own."""
+    evaluation_episodes: int = 20
+    """Real episodes per evaluation; they are not learned from."""
+    capacity: int = 0
+    """Real transitions to make room for; 0 takes what the iterations will collect."""
+    entropy_weight: float = 0.005
+    """Weight of the policy's entropy within plus or minus 2 in each TRPO step."""
+    entropy_iterations: int = 50
+    """Iterations with the entropy bonus; later ones do without."""
+    noise: NoiseConfig = field(default_factory=NoiseConfig)
+    """What is added to actions while real data is collected."""
+    model: MultiStepModelConfig = field(default_factory=MultiStepModelConfig)
+    """The learned world."""
+    imagination: ImaginationConfig = field(
+        default_factory=lambda: ImaginationConfig(trajectories=20)
+    )
+    """Virtual trajectories."""
+    policy: TRPOPolicyConfig = field(default_factory=TRPOPolicyConfig)
+    """The policy."""
+    trust_region: TrustRegionConfig = field(
+        default_factory=lambda: TrustRegionConfig(kl_tolerance=1.5, accept_ratio=0.0)
+    )
+    """How far one policy update goes."""
+    value: ValueConfig = field(
+        default_factory=lambda: ValueConfig(
+            learning_rate=1e-3,
+            final_learning_rate=1e-3,
+            epochs=5,
+            minibatch=64,
+            gradient_clip=1e9,
+        )
+    )
+    """The value function and its update."""
+    returns: ReturnConfig = field(
+        default_factory=lambda: ReturnConfig(
+            lam=0.95,
+            bootstrap=True,
+            reward_clip=None,
+            scale_rewards=False,
+            advantage_clip=None,
+        )
+    )
+    """Discount and units of rewards and advantages."""
+
+    def __post_init__(self) -> None:
+        for name in ("trajectories", "iterations", "rounds", "evaluation_episodes"):
+            at_least(name, getattr(self, name), 1)
+        for name in ("model_updates", "policy_updates", "entropy_weight"):
+            at_least(name, getattr(self, name), 0)
+        require_world(self.imagination, self.returns)
+
+    def rows(self, horizon: int) -> int:
+        """Real transitions to make room for."""
+        return self.capacity or self.iterations * self.trajectories * horizon
+
+    def require_full_minibatches(self, horizon: int) -> None:
+        """Refuse minibatches that an imagined batch could not fill."""
+        samples = self.imagination.trajectories * horizon
+        if self.value.minibatch > samples:
+            raise UsageError(
+                f"value.minibatch is {self.value.minibatch}, larger than an imagined "
+                f"batch of {samples} samples: lower it or imagine more trajectories."
+            )

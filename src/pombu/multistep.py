@@ -1,0 +1,200 @@
+"""SLBO's model: one plain network, trained to predict several steps ahead.
+
+From a real state the network follows the real actions through its own predictions. At
+each step the error of the predicted state change is measured by its L2 norm, which,
+unlike the square, does not let a few large errors decide; where an episode ends, the
+prediction goes on from the next episode's real start.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from pombu.config import MultiStepModelConfig, Precision
+from pombu.data import Experience, Normaliser
+from pombu.envs import Episode, Task
+from pombu.errors import UsageError
+from pombu.improvement import adam
+from pombu.models import Layers
+from pombu.networks import xavier
+from pombu.workers import jit
+from pombu.worlds import World, outputs
+
+_TINY = 1e-12
+"""Keeps the gradient of the norm finite where the error is 0."""
+
+
+class Transitions(NamedTuple):
+    """Real steps in the order in which they were taken, padded to a fixed size."""
+
+    states: Float[Array, "n o"]
+    actions: Float[Array, "n a"]
+    following: Float[Array, "n o"]
+    rewards: Float[Array, " n"]
+    goes_on: Float[Array, " n"]
+    """0 where the next row belongs to another episode."""
+
+
+def init_network(key: PRNGKeyArray, task: Task, config: MultiStepModelConfig) -> Layers:
+    """An untrained network, as an ensemble of one."""
+    if config.reward == "known" and task.contract is None:
+        raise UsageError(
+            f"{task.config.id} has no known reward function: set model.reward to "
+            "'learned'."
+        )
+    outputs_dim = task.observation_dim + int(config.reward == "learned")
+    sizes = (task.observation_dim + task.action_dim, *config.hidden, outputs_dim)
+    keys = jax.random.split(key, len(sizes) - 1)
+    shapes = zip(keys, pairwise(sizes), strict=True)
+    return Layers(
+        tuple(xavier(k, shape, 1.0)[None] for k, shape in shapes),
+        tuple(jnp.zeros((1, size)) for size in sizes[1:]),
+    )
+
+
+def network_world(
+    layers: Layers, experience: Experience, task: Task, config: MultiStepModelConfig
+) -> World:
+    """Join the network with its units: actions are seen in policy space."""
+    low, high = jnp.asarray(task.action_box.low), jnp.asarray(task.action_box.high)
+    learned = config.reward == "learned"
+    return World(
+        layers,
+        Normaliser.of(experience.observation),
+        Normaliser((high + low) / 2, (high - low) / 2),
+        Normaliser.of(experience.delta),
+        Normaliser.of(experience.reward) if learned else None,
+        jnp.asarray(experience.returns.std[0], jnp.float32),
+    )
+
+
+def multistep_loss(
+    world: World, sequence: Transitions, precision: Precision
+) -> Float[Array, ""]:
+    """Mean over steps and sequences of the L2 norm of the normalised error.
+
+    Args:
+        world: the network and its units.
+        sequence: consecutive rows of the data, each field with the leading axes
+            [steps, batch].
+        precision: number format of matrix products.
+    """
+    upcoming = jnp.roll(sequence.states, -1, 0)
+
+    def step(
+        state: Float[Array, "b o"], row: tuple[Transitions, Float[Array, "b o"]]
+    ) -> tuple[Float[Array, "b o"], Float[Array, " b"]]:
+        real, next_start = row
+        predicted = outputs(world, precision, state, real.actions)[0]
+        target = world.delta.normalise(real.following - real.states)
+        if world.reward is not None:
+            reward = world.reward.normalise(real.rewards[:, None])
+            target = jnp.concatenate([target, reward], -1)
+        norm = jnp.sqrt(jnp.mean((predicted - target) ** 2, -1) + _TINY)
+        change = world.delta.restore(predicted[:, : state.shape[1]])
+        following = jnp.where(real.goes_on[:, None] > 0, state + change, next_start)
+        return following, norm
+
+    _, norms = jax.lax.scan(step, sequence.states[0], (sequence, upcoming))
+    return jnp.mean(norms)
+
+
+def transitions(episodes: Sequence[Episode], capacity: int) -> Transitions:
+    """All real steps end to end, padded to `capacity` or its next fitting double."""
+    steps = sum(map(len, episodes))
+    while capacity < steps:
+        capacity *= 2
+
+    def stack(rows: Sequence[np.ndarray]) -> Array:
+        joined = np.concatenate(rows)
+        padding = [(0, capacity - steps), *((0, 0) for _ in joined.shape[1:])]
+        return jnp.asarray(np.pad(joined, padding), jnp.float32)
+
+    return Transitions(
+        stack([e.observations[:-1] for e in episodes]),
+        stack([e.actions for e in episodes]),
+        stack([e.observations[1:] for e in episodes]),
+        stack([e.rewards for e in episodes]),
+        stack([np.arange(len(e)) < len(e) - 1 for e in episodes]),
+    )
+
+
+def network_adam(config: MultiStepModelConfig) -> optax.GradientTransformation:
+    """The model's optimiser."""
+    return adam(config.gradient_clip)
+
+
+def train_network(
+    world: World,
+    optimiser: Any,
+    data: Transitions,
+    steps_taken: int,
+    updates: int,
+    config: MultiStepModelConfig,
+    seed: Sequence[int],
+) -> tuple[World, Any, Float[Array, ""]]:
+    """Gradient steps on random sequences; returns their mean loss too.
+
+    Args:
+        world: the network and its units.
+        optimiser: Adam's memory.
+        data: all real steps.
+        steps_taken: how many of the rows are filled.
+        updates: gradient steps.
+        config: loss, sizes and rates.
+        seed: what the sequences are drawn from.
+    """
+    last = steps_taken - config.steps
+    if last < 0:
+        raise UsageError(
+            f"model.steps is {config.steps}, more than the {steps_taken} real steps "
+            "there are: collect more trajectories or look fewer steps ahead."
+        )
+    rng = np.random.default_rng(list(seed))
+    rows = rng.integers(0, last + 1, (updates, config.batch_size)).astype(np.int32)
+    trained: tuple[World, Any, Array] = _train(world, optimiser, data, rows, config)
+    return trained
+
+
+@partial(jit, static_argnames="config")
+def _train(
+    world: World,
+    optimiser: Any,
+    data: Transitions,
+    rows: Int[Array, "updates b"],
+    config: MultiStepModelConfig,
+) -> tuple[World, Any, Float[Array, ""]]:
+    transform = network_adam(config)
+
+    def put(layers: Layers) -> World:
+        placed: World = eqx.tree_at(lambda w: w.layers, world, layers)
+        return placed
+
+    def loss(layers: Layers, first: Int[Array, " b"]) -> tuple[Array, Array]:
+        index = first + jnp.arange(config.steps)[:, None]
+        sequence = jax.tree.map(lambda x: x[index], data)
+        error = multistep_loss(put(layers), sequence, config.precision)
+        size = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(layers))
+        return error + 0.5 * config.weight_decay * size, error
+
+    def step(
+        carry: tuple[Layers, Any], first: Int[Array, " b"]
+    ) -> tuple[tuple[Layers, Any], Array]:
+        layers, optimiser = carry
+        gradient, error = jax.grad(loss, has_aux=True)(layers, first)
+        direction, optimiser = transform.update(gradient, optimiser)
+        layers = jax.tree.map(
+            lambda w, d: w - config.learning_rate * d, layers, direction
+        )
+        return (layers, optimiser), error
+
+    (layers, optimiser), errors = jax.lax.scan(step, (world.layers, optimiser), rows)
+    return put(layers), optimiser, jnp.mean(errors)

@@ -1,0 +1,107 @@
+"""ME-TRPO's presets.
+
+`paper` has the values behind the published numbers (the benchmark code from which the
+paper took its ME-TRPO column), with its batches of steps cut into the task's episodes.
+"""
+
+from dataclasses import replace
+
+from pombu.config import (
+    ImaginationConfig,
+    METRPOConfig,
+    ModelConfig,
+    ReturnConfig,
+    TRPOPolicyConfig,
+)
+from pombu.presets.sizes import horizon_of, trajectories
+
+_REAL_STEPS = 6000
+_IMAGINED_STEPS = 50_000
+
+
+def paper(task: str, horizon: int | None) -> METRPOConfig:
+    """The published values; Ant and Walker2d have some of their own."""
+    length = horizon_of(task, horizon)
+    config = METRPOConfig(
+        trajectories=trajectories(_REAL_STEPS, length),
+        imagination=ImaginationConfig(
+            trajectories=trajectories(_IMAGINED_STEPS, length, 2)
+        ),
+    )
+    if task == "Ant":
+        return replace(
+            config,
+            model=replace(config.model, hidden=(1000, 1000)),
+            returns=replace(config.returns, lam=0.97),
+        )
+    if task == "Walker2d":
+        return replace(
+            config,
+            model=replace(config.model, members=1),
+            policy=replace(config.policy, hidden=(64, 64)),
+        )
+    return config
+
+
+def fast(task: str, horizon: int | None) -> METRPOConfig:
+    """Smaller members, bounded fits, and a third of the real steps per iteration.
+
+    More frequent iterations use the same real steps for three times as many updates.
+    """
+    if task.startswith("Point"):
+        return _fast_point()
+    length = horizon_of(task, horizon)
+    return METRPOConfig(
+        trajectories=trajectories(2000, length),
+        iterations=100,
+        model=_bounded((256, 256), 500),
+        imagination=ImaginationConfig(trajectories=trajectories(20_000, length, 2)),
+    )
+
+
+def _bounded(hidden: tuple[int, ...], steps: int) -> ModelConfig:
+    return ModelConfig(
+        hidden=hidden,
+        learning_rate=1e-3,
+        validation_rows=4000,
+        validate_every_steps=50,
+        max_epochs=40,
+        max_steps=steps,
+        reinitialise_every=0,
+    )
+
+
+def _fast_point() -> METRPOConfig:
+    model = replace(_bounded((64, 64), 400), batch_size=200, max_epochs=200)
+    return METRPOConfig(
+        updates=40,
+        trajectories=10,
+        iterations=8,
+        model=model,
+        imagination=ImaginationConfig(trajectories=200),
+        policy=TRPOPolicyConfig(hidden=(32, 32)),
+        returns=ReturnConfig(lam=0.95, reward_clip=None, advantage_clip=None),
+    )
+
+
+def smoke(task: str, horizon: int | None) -> METRPOConfig:
+    """Eight iterations in seconds: shows that everything runs, not that it learns."""
+    base = fast(task, horizon)
+    return replace(
+        base,
+        updates=2,
+        trajectories=2,
+        iterations=8,
+        evaluation_episodes=2,
+        model=replace(
+            base.model,
+            hidden=(32, 32),
+            members=3,
+            batch_size=64,
+            validation_rows=64,
+            max_epochs=5,
+            max_steps=20,
+        ),
+        imagination=replace(base.imagination, trajectories=8),
+        policy=replace(base.policy, hidden=(16, 16)),
+    )

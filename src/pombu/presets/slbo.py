@@ -1,0 +1,73 @@
+"""SLBO's presets.
+
+`paper` has the values behind the published numbers (the benchmark code from which the
+paper took its SLBO column), with its batches of steps cut into the task's episodes.
+"""
+
+from dataclasses import replace
+
+from pombu.config import ImaginationConfig, MultiStepModelConfig, SLBOConfig
+from pombu.presets.sizes import horizon_of, trajectories
+
+_REAL_STEPS = 10_000
+_IMAGINED_STEPS = 4000
+
+
+def paper(task: str, horizon: int | None) -> SLBOConfig:
+    """The published values, the same for every task."""
+    length = horizon_of(task, horizon)
+    return SLBOConfig(
+        trajectories=trajectories(_REAL_STEPS, length),
+        imagination=ImaginationConfig(
+            trajectories=trajectories(_IMAGINED_STEPS, length, 2)
+        ),
+    )
+
+
+def fast(task: str, horizon: int | None) -> SLBOConfig:
+    """Shorter stages, hence more of them, with a quarter of the updates in each."""
+    base = paper(task, horizon)
+    if task.startswith("Point"):
+        return _fast_point(base)
+    return replace(
+        base,
+        trajectories=trajectories(4000, horizon_of(task, horizon)),
+        iterations=50,
+        rounds=10,
+        policy_updates=20,
+        model=replace(base.model, hidden=(256, 256)),
+        value=replace(base.value, minibatch=250),
+    )
+
+
+def _fast_point(base: SLBOConfig) -> SLBOConfig:
+    return replace(
+        base,
+        trajectories=10,
+        iterations=8,
+        rounds=10,
+        model_updates=100,
+        policy_updates=5,
+        model=MultiStepModelConfig(hidden=(64, 64)),
+        imagination=ImaginationConfig(trajectories=200),
+        value=replace(base.value, minibatch=250),
+        returns=replace(base.returns, bootstrap=False, scale_rewards=True),
+    )
+
+
+def smoke(task: str, horizon: int | None) -> SLBOConfig:
+    """Eight iterations in seconds: shows that everything runs, not that it learns."""
+    base = fast(task, horizon)
+    return replace(
+        base,
+        trajectories=2,
+        iterations=8,
+        rounds=2,
+        model_updates=10,
+        policy_updates=2,
+        evaluation_episodes=2,
+        model=replace(base.model, hidden=(32, 32), batch_size=32),
+        imagination=replace(base.imagination, trajectories=8),
+        policy=replace(base.policy, hidden=(16, 16)),
+        value=replace(base.value, hidden=(16, 16), epochs=2, minibatch=60),
+    )
