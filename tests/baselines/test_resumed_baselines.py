@@ -1,0 +1,121 @@
+"""Every algorithm: the same columns, and the same run however it is interrupted."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pombu.algorithms.registry import ALGORITHMS, config_type, make
+from pombu.envs import load
+from pombu.presets import preset
+from pombu.runs import algorithm_of, load_state
+from pombu.training import config_file
+from pombu.training.callbacks import Callback, Progress
+from pombu.training.loop import learn
+from pombu.training.metrics import deterministic, read_rows
+from pombu.training.run import Run, RunSpec, create, open_run
+
+HORIZON = 10
+ITERATIONS = 4
+CORE = {
+    "iteration",
+    "real_steps",
+    "imagined_steps",
+    "return_real",
+    "return_real_std",
+    "return_deterministic",
+    "return_deterministic_std",
+    "return_collected",
+    "entropy",
+    "value_loss",
+    "collect_seconds",
+    "improve_seconds",
+    "evaluate_seconds",
+    "iteration_seconds",
+}
+BASELINES = sorted(set(ALGORITHMS) - {"pombu", "meppo"})
+
+
+class StopAt(Callback):
+    def __init__(self, iteration: int) -> None:
+        self.iteration = iteration
+
+    def on_iteration(self, progress: Progress) -> bool | None:
+        return progress.iteration < self.iteration
+
+
+def tiny(name: str) -> Any:
+    config = preset(name, "smoke", "Point2D", HORIZON)
+    if hasattr(config, "minibatch"):
+        config = replace(config, minibatch=10)
+    if hasattr(config, "learning_starts"):
+        config = replace(config, learning_starts=HORIZON, updates_per_step=0.5)
+    return config
+
+
+def new_run(folder: Path, name: str) -> Run:
+    config = tiny(name)
+    steps = ITERATIONS * config.trajectories * HORIZON
+    spec = RunSpec(name, "smoke", 3, steps, config_file.to_json(config))
+    return create(folder, spec)
+
+
+def train(run: Run, stop_at: int = ITERATIONS) -> None:
+    """With an algorithm made from nothing but the folder."""
+    algorithm = algorithm_of(run)
+    learn(algorithm, run.spec.seed, run.spec.total_steps, [StopAt(stop_at)], run)
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_two_and_two_iterations_are_four(name: str, tmp_path: Path) -> None:
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    train(new_run(whole, name))
+    train(new_run(parted, name), stop_at=2)
+    train(open_run(parted))
+
+    header, rows = read_rows(whole / "metrics.csv")
+    assert set(header) >= CORE
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
+    assert rows[-1]["real_steps"] == ITERATIONS * tiny(name).trajectories * HORIZON
+    assert all(np.isfinite(list(row.values())).all() for row in rows)
+    again = read_rows(parted / "metrics.csv")[1]
+    assert [*map(deterministic, rows)] == [*map(deterministic, again)]
+    for file in (
+        "checkpoints/000004/state.safetensors",
+        "episodes/00003.safetensors",
+        "evaluation.json",
+    ):
+        assert (whole / file).read_bytes() == (parted / file).read_bytes()
+
+    run = open_run(whole)
+    algorithm = algorithm_of(run)
+    state = load_state(run, algorithm)
+    assert int(state.iteration) == ITERATIONS
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_a_config_survives_its_file(name: str) -> None:
+    for which in ("paper", "fast", "smoke"):
+        config = preset(name, which, "HalfCheetah")
+        read = config_file.from_json(config_type(name), config_file.to_json(config))
+        assert read == config
+
+
+@pytest.mark.parametrize("task", ["Swimmer", "HalfCheetah", "Ant", "Walker2d"])
+@pytest.mark.parametrize("horizon", [200, 1000])
+@pytest.mark.parametrize("name", BASELINES)
+def test_presets_plan_two_hundred_thousand_steps(
+    name: str, task: str, horizon: int
+) -> None:
+    for which in ("paper", "fast"):
+        config = preset(name, which, task, horizon)
+        planned = config.iterations * config.trajectories * horizon
+        assert 0.9 * 200_000 <= planned <= 1.1 * 200_000, which
+
+
+def test_learners_refuse_what_they_cannot_do() -> None:
+    config = preset("metrpo", "smoke", "Pendulum-v1")
+    with pytest.raises(ValueError, match="model.reward"):
+        make("metrpo", load(config.env), config).init(0)
