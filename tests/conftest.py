@@ -17,7 +17,7 @@ if worker.startswith("gw") and hasattr(os, "sched_setaffinity"):
 # Workers, and subprocesses started by tests, compile each function once between them.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import pytest  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
