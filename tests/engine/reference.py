@@ -223,11 +223,15 @@ def imagine(
 
 
 def targets(steps: dict[str, Any], config: ReturnConfig) -> dict[str, Any]:
-    """Returns, advantages and sqrt(D), every trajectory backwards."""
+    """Returns, advantages and sqrt(D), every trajectory backwards.
+
+    Past the horizon they expect nothing, or what `beyond` says.
+    """
     horizon, number = steps["rewards"].shape
     returns, advantages, variances = (np.zeros((horizon, number)) for _ in range(3))
     for n in range(number):
-        total = advantage = variance = value_after = 0.0
+        advantage = variance = 0.0
+        total = value_after = steps["beyond"][n] if config.bootstrap else 0.0
         for h in reversed(range(horizon)):
             reward, value = steps["rewards"][h, n], steps["values"][h, n]
             discount = config.gamma * steps["continues"][h, n]

@@ -33,13 +33,16 @@ def make_steps(seed: int, horizon: int = 7, number: int = 4) -> dict[str, Any]:
             steps[name][end + 1 :, n] = 0.0
     for name in steps:
         steps[name][:, 2] = 0.0
+    steps["beyond"] = draw.normal(size=number)
     return steps
 
 
 def engine(steps: dict[str, Any], config: ReturnConfig) -> Any:
     names = ("rewards", "values", "local", "continues", "weight")
     arrays = (jnp.asarray(steps[name], jnp.float32) for name in names)
-    return targets(*arrays, config)
+    if not config.bootstrap:
+        return targets(*arrays, config)
+    return targets(*arrays, config, jnp.asarray(steps["beyond"], jnp.float32)[None])
 
 
 @settings(deadline=None, max_examples=25)
@@ -51,6 +54,7 @@ def engine(steps: dict[str, Any], config: ReturnConfig) -> Any:
     st.booleans(),
     st.sampled_from([None, 0.9]),
     st.sampled_from(["reward", "advantage"]),
+    st.booleans(),
 )
 def test_equal_to_loops(
     seed: int,
@@ -60,6 +64,7 @@ def test_equal_to_loops(
     standardise: bool,
     variance_clip: float | None,
     units: Any,
+    bootstrap: bool,
 ) -> None:
     config = ReturnConfig(
         gamma=gamma,
@@ -68,6 +73,7 @@ def test_equal_to_loops(
         standardise_advantages=standardise,
         variance_clip=variance_clip,
         uncertainty_units=units,
+        bootstrap=bootstrap,
     )
     steps = make_steps(seed)
     answer, expected = engine(steps, config), reference.targets(steps, config)

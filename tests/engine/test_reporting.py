@@ -1,0 +1,61 @@
+"""The paper's per-iteration quantities by hand."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from pombu.imagination import Imagined
+from pombu.improvement import PolicyReport
+from pombu.models import FitReport
+from pombu.reporting import fit_metrics, improvement_metrics
+from pombu.returns import Targets
+
+
+def make_update(scale: float) -> Any:
+    """Two steps of three trajectories, of which the last was masked."""
+    ones = jnp.ones((2, 3))
+    weight = ones.at[:, 2].set(0.0)
+    numbers = [scale * x for x in (1.0, 2.0, 3.0, 4.0, 5.0)]
+    imagined = Imagined(
+        observations=jnp.zeros((2, 3, 1)),
+        actions=jnp.zeros((2, 3, 1)),
+        log_probs=ones,
+        rewards=ones,
+        values=ones,
+        local=ones,
+        continues=ones,
+        weight=weight,
+        raw_rewards=scale * weight * jnp.array([1.0, 3.0, 0.0]),
+        masked=jnp.float32(1.0),
+    )
+    uncertainty = scale * jnp.array([[1.0, 2.0, 99.0], [3.0, 4.0, 99.0]])
+    goals = Targets(ones, ones, uncertainty, jnp.float32(scale))
+    report = PolicyReport(*(jnp.float32(x) for x in numbers))
+    return report, jnp.float32(scale), imagined, goals
+
+
+def test_means_over_the_updates() -> None:
+    """kl, L_exp, L_clip, L_std and the gradient's norm are 1 ... 5, and then 3 times
+    that."""
+    metrics = improvement_metrics([make_update(1.0), make_update(3.0)])
+    assert metrics["kl"] == 2.0
+    assert metrics["p_improve"] == 6.0
+    assert metrics["penalty"] == 8.0
+    assert metrics["gradient_norm"] == 10.0
+    assert metrics["value_loss"] == 2.0
+    assert metrics["p_improve_ratio"] == pytest.approx(6.0 / 8.0)
+    assert metrics["p_improve_prob"] == pytest.approx(norm.cdf(4.0 / 8.0))
+    assert metrics["uncertainty"] == 2 * 2.5
+    assert metrics["advantage_std"] == 2.0
+    assert metrics["masked_trajectories"] == 2.0
+    assert metrics["return_model"] == 3 * (2.0 + 6.0) / 2
+
+
+def test_members_are_reported_one_by_one() -> None:
+    metrics = fit_metrics(FitReport(np.array([1.0, 3.0]), np.array([10.0, 30.0])))
+    assert metrics["validation_loss"] == 2.0
+    assert (metrics["validation_loss_0"], metrics["validation_loss_1"]) == (1.0, 3.0)
+    assert metrics["fit_epochs"] == 20.0
