@@ -54,10 +54,17 @@ def test_flags_reach_the_config(trained: Path) -> None:
 def test_environment_flags_reach_the_environment() -> None:
     flags = ["--horizon", "7", "--observation-noise", "0.1", "--alive-bonus", "1"]
     command = parse(["--env", "Ant", "--alpha", "2", "--beta", "3", *flags])
+    assert command.config.env.horizon == 7
     env = command._environment(command.config.env)
     assert (env.id, env.horizon, env.observation_noise) == ("pombu/Ant-v0", 7, 0.1)
     assert env.alive_bonus == 1.0
     assert (command.config.alpha, command.config.beta) == (2.0, 3.0)
+
+
+def test_the_horizon_chooses_the_paper_s_table() -> None:
+    flags = ["--env", "Ant", "--preset", "paper"]
+    assert parse([*flags, "--horizon", "1000"]).config.alpha == 0.25
+    assert parse(flags).config.alpha == 0.5
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])

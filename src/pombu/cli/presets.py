@@ -21,7 +21,7 @@ class Command:
 
     Examples:
       pombu presets
-      pombu presets --env Ant
+      pombu presets --env Ant --horizon 1000
       pombu presets --env HalfCheetah --preset paper --json
     """
 
@@ -31,6 +31,8 @@ class Command:
     """The algorithm."""
     preset: str | None = None
     """Show only this one."""
+    horizon: int | None = None
+    """Steps per episode; the paper has other values for 1000 than for 200."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -40,9 +42,9 @@ class Command:
         env = resolve(self.env)
         names = [self.preset] if self.preset else list(presets.names())
         columns = {
-            name: config_file.to_json(presets.preset(self.algo, name, env))
-            for name in names
+            name: presets.preset(self.algo, name, env, self.horizon) for name in names
         }
+        columns = {k: config_file.to_json(config) for k, config in columns.items()}
         if self.json:
             print(json.dumps(columns))
         else:
@@ -52,9 +54,13 @@ class Command:
 
 def show(algorithm: str, env: str, columns: dict[str, dict[str, Any]]) -> None:
     """Print one row per field and one column per preset."""
-    table = Table("field", *columns, box=None, title=f"{algorithm} on {env}")
+    table = Table(box=None, title=f"{algorithm} on {env}")
+    for title in ("field", *columns):
+        table.add_column(title, no_wrap=True)
     flat = {name: flatten(config) for name, config in columns.items()}
     for field in next(iter(flat.values())):
+        if field == "env.id":
+            continue
         table.add_row(field, *(spell(values.get(field)) for values in flat.values()))
     console = Console()
     console.print(table)
@@ -79,4 +85,4 @@ def spell(value: Any) -> str:
     """A value as one would type it."""
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
-    return str(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

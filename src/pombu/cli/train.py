@@ -107,12 +107,14 @@ class Command(Generic[C]):
 
 
 def parse(arguments: Sequence[str]) -> Command[Any]:
-    """Read the flags; task, algorithm and preset first, for they give the defaults."""
+    """Read the flags; those that choose the preset first, for it gives the defaults."""
     env = last_value(arguments, "--env") or ENV
     algo = last_value(arguments, "--algo") or ALGORITHM
     preset = last_value(arguments, "--preset") or PRESET
+    horizon = last_value(arguments, "--horizon") or ""
     registry.find(algo)
-    config = presets.preset(algo, preset, resolve(env))
+    steps = int(horizon) if horizon.isdecimal() and int(horizon) > 0 else None
+    config = presets.preset(algo, preset, resolve(env), steps)
     # The flags are the fields of this algorithm's config, known only now.
     command: Any = Command[type(config)]
     parsed: Command[Any] = parsing.parse(
