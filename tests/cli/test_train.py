@@ -84,6 +84,25 @@ def test_kills_at_random_moments_change_nothing(
         assert (folder / file).read_bytes() == (trained / file).read_bytes()
 
 
+@pytest.mark.slow
+def test_signs_of_life_come_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nothing compiled yet: a line within 10 s, a finished stage within 30 s."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
+    flags = ["--env", "HalfCheetah", "--preset", "fast", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "pombu", "train", *flags]
+    start = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert time.monotonic() - start < 10
+        while " took " not in process.stdout.readline():
+            pass
+        assert time.monotonic() - start < 30
+        process.kill()
+
+
 def kill_midway(arguments: list[str], lines: int, delay: float) -> None:
     """SIGKILL the command after it has printed some lines, unless it ends before."""
     command = [sys.executable, "-m", "pombu", *arguments]

@@ -77,5 +77,4 @@ def test_a_live_table_on_a_terminal() -> None:
     shown = console.file.getvalue()
     for text in ("2,000 of 10,000", "1,600,000", "123.4", "0.25", "▁█▅", "fit 12.0"):
         assert text in shown
-    assert "left" in shown
     assert "[not markup] be patient" in shown

@@ -10,7 +10,6 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
-from rich.text import Text
 
 from pombu.training.callbacks import Callback, Progress
 
@@ -130,6 +129,7 @@ class LiveTable(Callback):
         self._live: Live | None = None
         self._progress: Progress | None = None
         self._stage = "starting"
+        self._spinner = Spinner("dots")
         self._last_seconds: dict[str, float] = {}
 
     def on_start(self, progress: Progress) -> None:
@@ -180,14 +180,13 @@ class LiveTable(Callback):
         table.add_row("real returns", sparkline(progress.returns))
         times = ", ".join(f"{k} {v:.1f}" for k, v in self._last_seconds.items())
         table.add_row("stage seconds", times)
-        table.add_row("", self._time_left.text(progress))
-        bar = ProgressBar(
-            total=progress.total_steps, completed=progress.real_steps, width=60
-        )
-        status: RenderableType = Text(self._stage)
-        if self._stage != "done":
-            status = Spinner("dots", text=self._stage)
-        return Group(table, bar, status)
+        bar = ProgressBar(progress.total_steps, progress.real_steps, width=60)
+        table.add_row("progress", bar)
+        if self._stage == "done":
+            return table
+        left = self._time_left.text(progress)
+        self._spinner.update(text=", ".join(filter(None, (self._stage, left))))
+        return Group(table, self._spinner)
 
 
 def shown(progress: Progress) -> list[tuple[str, float]]:
