@@ -73,6 +73,16 @@ def test_help_names_every_command_in_under_a_second() -> None:
     assert all(f"\n  {name} " in answer.stdout for name in cli.COMMANDS)
 
 
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_explains_itself(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([name, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert f"usage: pombu {name}" in said
+    assert "Examples:" in said
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from pombu.cli import main; main(['--help']);"
