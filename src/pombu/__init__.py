@@ -17,7 +17,11 @@ from pombu.errors import UsageError as UsageError
 
 if TYPE_CHECKING:
     from pombu.agent import MEPPO as MEPPO
+    from pombu.agent import METRPO as METRPO
     from pombu.agent import POMBU as POMBU
+    from pombu.agent import PPO as PPO
+    from pombu.agent import SAC as SAC
+    from pombu.agent import SLBO as SLBO
     from pombu.config import POMBUConfig as POMBUConfig
     from pombu.presets import preset as preset
     from pombu.training.callbacks import Callback as Callback
@@ -27,7 +31,11 @@ if TYPE_CHECKING:
 
 _LATER = {
     "MEPPO": "pombu.agent",
+    "METRPO": "pombu.agent",
     "POMBU": "pombu.agent",
+    "PPO": "pombu.agent",
+    "SAC": "pombu.agent",
+    "SLBO": "pombu.agent",
     "POMBUConfig": "pombu.config",
     "preset": "pombu.presets",
     "Callback": "pombu.training.callbacks",

@@ -239,3 +239,27 @@ class MEPPO(_WithEnsemble):
     """Model-ensemble PPO: POMBU without its uncertainty."""
 
     algorithm = "meppo"
+
+
+class METRPO(Agent):
+    """Model-Ensemble Trust-Region Policy Optimization."""
+
+    algorithm = "metrpo"
+
+
+class SLBO(Agent):
+    """Stochastic Lower Bound Optimization."""
+
+    algorithm = "slbo"
+
+
+class SAC(Agent):
+    """Soft actor-critic, by Stable-Baselines3."""
+
+    algorithm = "sac"
+
+
+class PPO(Agent):
+    """Proximal policy optimisation, by Stable-Baselines3."""
+
+    algorithm = "ppo"

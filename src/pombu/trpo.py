@@ -83,7 +83,8 @@ def trust_region_step(
     _, hessian = jax.linearize(jax.grad(lambda x: divergence(restore(x))), start)
 
     def fisher(vector: Vector) -> Vector:
-        return hessian(vector) + config.damping * vector
+        product: Vector = hessian(vector) + config.damping * vector
+        return product
 
     natural = conjugate_gradient(fisher, gradient, config.conjugate_gradients)
     curvature = natural @ fisher(natural)
@@ -101,7 +102,8 @@ def trust_region_step(
         # Written so that a NaN is refused.
         within = report.kl <= config.max_kl * config.kl_tolerance
         least = config.accept_ratio * report.fraction * promised
-        return within & (report.gain > 0) & (report.gain >= least)
+        good: Array = within & (report.gain > 0) & (report.gain >= least)
+        return good
 
     def goes_on(search: tuple[Array, StepReport]) -> Array:
         tries, report = search

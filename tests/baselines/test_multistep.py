@@ -41,13 +41,17 @@ def episodes_of(lengths: list[int], seed: int = 0) -> list[Episode]:
     ]
 
 
-def world_for(task: Task, episodes: list[Episode], config: MultiStepModelConfig) -> World:
+def world_for(
+    task: Task, episodes: list[Episode], config: MultiStepModelConfig
+) -> World:
     experience = learn_from(no_experience(2, 2), episodes, 0.99)
     network = init_network(jax.random.key(1), task, config)
     return network_world(network, experience, task, config)
 
 
-def loss_by_a_loop(world: World, data: Transitions, first: list[int], steps: int) -> float:
+def loss_by_a_loop(
+    world: World, data: Transitions, first: list[int], steps: int
+) -> float:
     """One sequence after the other, one step after the other, in float64."""
     weights = [np.asarray(w[0], np.float64) for w in world.layers.weights]
     biases = [np.asarray(b[0], np.float64) for b in world.layers.biases]
@@ -87,7 +91,9 @@ def test_the_loss_is_that_of_a_loop(task: Task, reward: str) -> None:
     rows = np.array(first) + np.arange(3)[:, None]
     sequence = jax.tree.map(lambda x: x[rows], data)
     found = multistep_loss(world, sequence, "float32")
-    assert float(found) == pytest.approx(loss_by_a_loop(world, data, first, 3), rel=1e-5)
+    assert float(found) == pytest.approx(
+        loss_by_a_loop(world, data, first, 3), rel=1e-5
+    )
 
 
 def test_the_norm_is_not_squared(task: Task) -> None:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from pombu.algorithms.registry import ALGORITHMS, config_type, make
+from pombu.cli.train import parse
 from pombu.envs import load
+from pombu.errors import UsageError
 from pombu.presets import preset
 from pombu.runs import algorithm_of, load_state
 from pombu.training import config_file
@@ -117,5 +119,16 @@ def test_presets_plan_two_hundred_thousand_steps(
 
 def test_learners_refuse_what_they_cannot_do() -> None:
     config = preset("metrpo", "smoke", "Pendulum-v1")
-    with pytest.raises(ValueError, match="model.reward"):
+    with pytest.raises(ValueError, match=r"model\.reward"):
         make("metrpo", load(config.env), config).init(0)
+
+
+def test_an_option_of_another_algorithm_is_refused_with_those_there_are() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(["--algo", "sac", "--env", "Point2D", "--alpha", "0.5"])
+    assert str(caught.value).startswith(
+        "sac has no option --alpha; it has --trajectories, --iterations, "
+    )
+    with pytest.raises(UsageError, match=r"metrpo has no option --noise\.sigma"):
+        parse(["--algo=metrpo", "--noise.sigma=0.1"])
+    parse(["--algo", "slbo", "--noise.sigma=0.1"])

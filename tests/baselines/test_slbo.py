@@ -74,7 +74,7 @@ def test_a_minibatch_that_cannot_be_filled_is_refused() -> None:
 def test_a_task_without_reward_function_needs_a_learned_one() -> None:
     config = preset("slbo", "smoke", "Pendulum-v1")
     task = load(config.env)
-    with pytest.raises(UsageError, match="model.reward"):
+    with pytest.raises(UsageError, match=r"model\.reward"):
         Learner(task, config).init(0)
     learned = replace(config, model=replace(config.model, reward="learned"))
     network = Learner(task, learned).init(0).network

@@ -60,7 +60,9 @@ def test_a_buffer_filled_at_once_equals_one_filled_bit_by_bit(
     for one in episodes:
         sac.fill(slowly, [one], before, task)
         before += len(one)
-    for first, second in zip(buffer_arrays(at_once), buffer_arrays(slowly), strict=True):
+    for first, second in zip(
+        buffer_arrays(at_once), buffer_arrays(slowly), strict=True
+    ):
         np.testing.assert_array_equal(first, second)
 
 
@@ -133,9 +135,13 @@ def test_a_policy_depends_on_its_key_alone(make: Any, task: Task) -> None:
     policy = learner.policy(learner.init(0))
     states = np.ones((3, 2), np.float32)
     one, other = jax.random.key(1), jax.random.key(2)
-    np.testing.assert_array_equal(policy(states, False, one), policy(states, False, one))
+    np.testing.assert_array_equal(
+        policy(states, False, one), policy(states, False, one)
+    )
     assert (policy(states, False, one) != policy(states, False, other)).any()
-    np.testing.assert_array_equal(policy(states, True, one), policy(states, True, other))
+    np.testing.assert_array_equal(
+        policy(states, True, one), policy(states, True, other)
+    )
     assert abs(policy(100 * states, False, one)).max() <= 1.0
 
 

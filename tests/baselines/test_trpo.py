@@ -106,9 +106,7 @@ def test_one_constant_action_has_the_known_natural_gradient() -> None:
     slope_mean = jnp.mean(advantages * noise / sigma)
     slope_std = jnp.mean(advantages * (noise**2 - 1))
     natural = jnp.array([sigma**2 * slope_mean, slope_std / 2])
-    scale = jnp.sqrt(
-        2 * config.max_kl / (jnp.array([slope_mean, slope_std]) @ natural)
-    )
+    scale = jnp.sqrt(2 * config.max_kl / (jnp.array([slope_mean, slope_std]) @ natural))
     assert float(report.fraction) == 1.0
     step = [improved.mean.biases[-1][0], improved.log_std[0] - policy.log_std[0]]
     np.testing.assert_allclose(step, scale * natural, rtol=1e-3)

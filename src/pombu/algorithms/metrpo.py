@@ -9,7 +9,7 @@ it still gets better. A linear function of state and time is the baseline.
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from pombu.config import METRPOConfig, ReturnConfig
 from pombu.data import Experience, Normaliser, learn_from, no_experience
@@ -276,7 +276,7 @@ def member_return(
     world: World,
     rules: Rules,
     first: Float[Array, "n o"],
-    member: int,
+    member: int | Int[Array, ""],
 ) -> Float[Array, ""]:
     """Mean return of the policy's means in one member alone."""
     still = GaussianPolicy(policy.mean, jnp.full_like(policy.log_std, -jnp.inf))

@@ -210,9 +210,9 @@ class Recorder:
             actions, values, log_probs = self._policy(
                 tensor(self._prepare(observations))
             )
-        drawn = (actions.numpy(), values.numpy()[:, 0], log_probs.numpy())
-        self._drawn.append(drawn)
-        return drawn[0]
+        drawn: np.ndarray = actions.numpy()
+        self._drawn.append((drawn, values.numpy()[:, 0], log_probs.numpy()))
+        return drawn
 
     def rollout(
         self, episodes: Sequence[Episode], reward_scale: float, gamma: float
@@ -250,4 +250,5 @@ def learned(model: PPO) -> Learned:
 
 def normalise(moments: Moments, observations: np.ndarray) -> np.ndarray:
     """Zero mean and unit deviation, by the moments of earlier observations."""
-    return ((observations - moments.mean) / moments.std).astype(np.float32)
+    normal: np.ndarray = (observations - moments.mean) / moments.std
+    return normal.astype(np.float32)

@@ -183,4 +183,5 @@ def tensor(array: np.ndarray) -> torch.Tensor:
 def to_policy_space(task: Task, actions: np.ndarray) -> np.ndarray:
     """Environment actions as a policy would name them."""
     low, high = np.asarray(task.action_box.low), np.asarray(task.action_box.high)
-    return (2.0 * (actions - low) / (high - low) - 1.0).astype(np.float32)
+    scaled: np.ndarray = 2.0 * (actions - low) / (high - low) - 1.0
+    return scaled.astype(np.float32)

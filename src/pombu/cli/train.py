@@ -10,8 +10,10 @@ import tyro
 from pombu import presets
 from pombu.algorithms import registry
 from pombu.cli import parsing
+from pombu.cli.presets import flatten
 from pombu.cli.training import announce, finish, watchers
 from pombu.envs import EnvConfig, Task, load, resolve
+from pombu.errors import UsageError
 from pombu.training import config_file
 from pombu.training.loop import learn
 from pombu.training.run import RunSpec, create, require_free
@@ -115,6 +117,7 @@ def parse(arguments: Sequence[str]) -> Command[Any]:
     registry.find(algo)
     steps = int(horizon) if horizon.isdecimal() and int(horizon) > 0 else None
     config = presets.preset(algo, preset, resolve(env), steps)
+    refuse_foreign_options(arguments, algo)
     # The flags are the fields of this algorithm's config, known only now.
     command: Any = Command[type(config)]
     parsed: Command[Any] = parsing.parse(
@@ -125,6 +128,24 @@ def parse(arguments: Sequence[str]) -> Command[Any]:
         registry=environments_by_name(config.env),
     )
     return parsed
+
+
+def refuse_foreign_options(arguments: Sequence[str], algo: str) -> None:
+    """Refuse an option that only other algorithms have, and list this one's."""
+    own = options(algo)
+    others = {name for other in registry.ALGORITHMS for name in options(other)}
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        name = flag.removeprefix("--").replace("-", "_")
+        if flag.startswith("--") and name in others and name not in own:
+            listed = ", ".join(f"--{one.replace('_', '-')}" for one in own)
+            raise UsageError(f"{algo} has no option {flag}; it has {listed}.")
+
+
+def options(algo: str) -> list[str]:
+    """The dotted names of an algorithm's own options."""
+    defaults = config_file.to_json(registry.config_type(algo)())
+    return [name for name in flatten(defaults) if not name.startswith("env.")]
 
 
 def planned_steps(config: Any, task: Task) -> int:

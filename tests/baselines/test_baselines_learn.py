@@ -1,0 +1,37 @@
+"""Every baseline learns the point mass to within 10 % of the optimal return."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from pombu.algorithms.registry import make
+from pombu.envs import load
+from pombu.envs.point import ACTION_BOUND
+from pombu.presets import preset
+from pombu.training.episodes import EpisodeStore
+from pombu.training.evaluation import evaluate
+from pombu.training.stages import StageTimer
+
+
+def optimal(observations: np.ndarray, deterministic: bool, key: jax.Array) -> Any:
+    """Straight to the origin, as fast as the box allows: nothing is better."""
+    return np.clip(-observations / ACTION_BOUND, -1.0, 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["meppo", "metrpo", "slbo", "sac", "ppo"])
+def test_point_to_within_ten_percent(name: str) -> None:
+    config = preset(name, "fast", "Point2D")
+    learner = make(name, load(config.env), config)
+    state, episodes = learner.init(0), EpisodeStore()
+    best = evaluate(learner.task, optimal, 100).mean
+    reached = -np.inf
+    for _ in range(config.iterations):
+        state, _ = learner.iterate(state, episodes, StageTimer())
+        policy = learner.policy(state)
+        reached = max(reached, evaluate(learner.task, policy, 100).mean)
+        if reached >= 1.1 * best:
+            break
+    assert reached >= 1.1 * best, f"{reached:.2f}, where {best:.2f} is optimal"
