@@ -126,15 +126,15 @@ class Learner:
                 int(state.iteration),
                 self.workers,
             )
-        state = State(
-            seed=state.seed,
-            iteration=state.iteration + 1,
-            real_steps=state.real_steps + sum(map(len, collected)),
-            imagined_steps=state.imagined_steps,
-            policy=state.policy,
-            baseline=state.baseline,
-            ensemble=ensemble,
-            experience=experience,
+        state = eqx.tree_at(
+            lambda s: (s.iteration, s.real_steps, s.ensemble, s.experience),
+            state,
+            (
+                state.iteration + 1,
+                state.real_steps + sum(map(len, collected)),
+                ensemble,
+                experience,
+            ),
         )
         state, improved = self.improve(state, episodes, keys, stage)
         with stage("evaluate"):

@@ -115,13 +115,15 @@ class Learner:
             first, last = config.learning_rate, config.final_learning_rate
             self._rate = first + (last - first) * done
             model.train()
-        state = State(
-            state.seed,
-            state.iteration + 1,
-            state.real_steps + len(rollout.rewards),
-            state.imagined_steps,
-            learned(model).read(),
-            experience,
+        state = eqx.tree_at(
+            lambda s: (s.iteration, s.real_steps, s.networks, s.experience),
+            state,
+            (
+                state.iteration + 1,
+                state.real_steps + len(rollout.rewards),
+                learned(model).read(),
+                experience,
+            ),
         )
         with stage("evaluate"):
             evaluated, _ = evaluate(

@@ -101,12 +101,10 @@ class Learner:
                 if steps > config.learning_starts and updates:
                     model.train(updates, config.batch_size)
             collected += bout
-        state = State(
-            state.seed,
-            state.iteration + 1,
-            np.asarray(steps),
-            state.imagined_steps,
-            learned(model).read(),
+        state = eqx.tree_at(
+            lambda s: (s.iteration, s.real_steps, s.networks),
+            state,
+            (state.iteration + 1, np.asarray(steps), learned(model).read()),
         )
         with stage("evaluate"):
             evaluated, real = evaluate(
