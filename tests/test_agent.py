@@ -1,0 +1,146 @@
+"""The familiar face: learn, predict, save, load, q_uncertainty."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pombu
+from pombu import MEPPO, POMBU, EnvConfig, UsageError
+from pombu.estimates import q_uncertainty
+from pombu.presets import preset
+from pombu.returns import scaled_reward
+from pombu.values import predict
+from pombu.worlds import predict_step
+
+STATES = np.array([[1.0, -0.5], [0.0, 0.3], [-1.5, 1.5]], np.float32)
+ACTIONS = np.array([[0.1, 0.0], [0.0, -0.1], [0.05, 0.05]], np.float32)
+
+
+@pytest.fixture(scope="module")
+def agent() -> POMBU:
+    return POMBU("Point2D", preset="smoke", seed=3).learn(total_timesteps=120)
+
+
+def weights(agent: POMBU) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(agent.state)]
+
+
+def test_actions_are_in_the_environments_units(agent: POMBU) -> None:
+    action, memory = agent.predict(STATES[0])
+    batch, _ = agent.predict(STATES)
+    assert action.shape == (2,)
+    assert memory is None
+    np.testing.assert_array_equal(batch[0], action)
+    assert np.all(np.abs(batch) <= 0.1)
+
+
+def test_stochastic_actions_differ_from_call_to_call(agent: POMBU) -> None:
+    first, _ = agent.predict(STATES, deterministic=False)
+    second, _ = agent.predict(STATES, deterministic=False)
+    assert not np.array_equal(first, second)
+
+
+def test_a_loaded_agent_goes_on_as_the_saved_one(agent: POMBU, tmp_path: Path) -> None:
+    agent.save(tmp_path / "agent")
+    copy = POMBU.load(tmp_path / "agent")
+    for mine, theirs in zip(weights(agent), weights(copy), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert len(copy.episodes) == len(agent.episodes)
+    whole = POMBU("Point2D", preset="smoke", seed=3).learn(total_timesteps=180)
+    copy.learn(total_timesteps=60)
+    for mine, theirs in zip(weights(whole), weights(copy), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_another_algorithms_save_is_refused(agent: POMBU, tmp_path: Path) -> None:
+    agent.save(tmp_path / "agent")
+    with pytest.raises(UsageError, match="trained by pombu, not meppo"):
+        MEPPO.load(tmp_path / "agent")
+
+
+def test_unknown_options_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"no option 'alfa'; it has .*alpha"):
+        POMBU("Point2D", preset="smoke", alfa=1.0)
+
+
+def test_options_change_the_config() -> None:
+    env = EnvConfig(id="Point2D", horizon=12)
+    agent = POMBU(env, preset="smoke", alpha=0.25)
+    assert agent.config.alpha == 0.25
+    assert agent.config.env.horizon == 12
+    assert agent.config.env.id == "pombu/Point2D-v0"
+
+
+def test_uncertainty_of_one_step_is_the_spread_of_the_members(agent: POMBU) -> None:
+    """With horizon 1, sqrt(U) is the standard deviation of r_j + gamma V(s_j)."""
+    world = agent.learner.world(agent.state)
+    rules = replace(agent.learner.rules, horizon=1)
+    states, actions = jnp.asarray(STATES), jnp.asarray(ACTIONS)
+    following, raw = predict_step(world, rules, states, actions)
+    q = scaled_reward(raw, world.return_std, rules.returns) + (
+        rules.returns.gamma
+        * predict(agent.state.value, world.observation.normalise(following))
+    )
+    expected = np.asarray(jnp.std(q, 0) * world.return_std)
+    estimated = q_uncertainty(
+        agent.state.policy,
+        agent.state.value,
+        world,
+        rules,
+        states,
+        actions,
+        4,
+        jax.random.key(0),
+    )
+    np.testing.assert_allclose(estimated, expected, rtol=1e-4)
+
+
+def test_uncertainty_is_positive_and_grows_with_the_horizon(agent: POMBU) -> None:
+    whole = agent.q_uncertainty(STATES, ACTIONS)
+    assert whole.shape == (3,)
+    assert np.all(whole > 0)
+    world, rules = agent.learner.world(agent.state), agent.learner.rules
+    one_step = q_uncertainty(
+        agent.state.policy,
+        agent.state.value,
+        world,
+        replace(rules, horizon=1),
+        jnp.asarray(STATES),
+        jnp.asarray(ACTIONS),
+        1,
+        jax.random.key(0),
+    )
+    assert np.all(whole >= np.asarray(one_step) - 1e-6)
+
+
+def test_a_single_member_is_never_uncertain() -> None:
+    config = preset("pombu", "smoke", "Point2D")
+    config = replace(config, model=replace(config.model, members=1))
+    agent = POMBU("Point2D", config=config).learn(total_timesteps=60)
+    np.testing.assert_array_equal(agent.q_uncertainty(STATES, ACTIONS), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("observation", "action"),
+    [
+        (np.ones(3), np.ones(2)),
+        (STATES, ACTIONS[:2]),
+        (np.full((1, 2), np.nan), np.ones((1, 2))),
+    ],
+)
+def test_misfitting_pairs_are_refused(
+    agent: POMBU, observation: np.ndarray, action: np.ndarray
+) -> None:
+    with pytest.raises(UsageError):
+        agent.q_uncertainty(observation, action)
+
+
+def test_public_names_resolve() -> None:
+    for name in dir(pombu):
+        getattr(pombu, name)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        getattr(pombu, "nothing")  # noqa: B009
