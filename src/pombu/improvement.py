@@ -66,10 +66,11 @@ def prepare(imagined: Imagined, config: ReturnConfig) -> tuple[Batch, Targets]:
         config,
         imagined.beyond if config.bootstrap else None,
     )
-    return _flatten(imagined, goals), goals
+    return as_samples(imagined, goals), goals
 
 
-def _flatten(imagined: Imagined, goals: Targets) -> Batch:
+def as_samples(imagined: Imagined, goals: Targets) -> Batch:
+    """Forget which trajectory and step a sample is from."""
 
     def flat(x: Array) -> Array:
         return x.reshape(-1, *x.shape[2:])
@@ -109,7 +110,7 @@ def value_adam(config: ValueConfig) -> optax.GradientTransformation:
     return adam(config.gradient_clip)
 
 
-def _descend(
+def descend(
     loss: Callable[[Any, Any], Array],
     transform: optax.GradientTransformation,
     parameters: Any,
@@ -177,7 +178,7 @@ def _improve_value(
 
     samples = (batch.observations, batch.returns, batch.weight)
     before = loss(value, samples)
-    value, optimiser, _ = _descend(
+    value, optimiser, _ = descend(
         loss,
         value_adam(config),
         value,
@@ -236,7 +237,7 @@ def _improve_policy(
             alpha,
         )
 
-    improved, optimiser, norm = _descend(
+    improved, optimiser, norm = descend(
         loss,
         policy_adam(config),
         policy,

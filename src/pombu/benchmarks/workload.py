@@ -1,0 +1,222 @@
+"""The paper's HalfCheetah as a piece of work, and the operations it asks for.
+
+200 trajectories of 200 steps, K=5 members of 512-512; 10 epochs of minibatches of 500
+over the resulting 40,000 samples.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pombu.algorithms.pombu import Learner, State
+from pombu.config import POMBUConfig
+from pombu.data import learn_from
+from pombu.envs import Episode, Task, collect, load
+from pombu.imagination import Imagined, imagine_in_shards
+from pombu.improvement import Batch, improve_policy, improve_value, prepare
+from pombu.models import Ensemble
+from pombu.presets import preset
+from pombu.randomness import Keys
+from pombu.returns import Targets
+from pombu.worlds import Rules, World, fit_world, starts
+
+TASK = "HalfCheetah"
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An engine with real data, ready to work."""
+
+    learner: Learner
+    state: State
+    episodes: Sequence[Episode]
+    rules: Rules
+
+    @property
+    def config(self) -> POMBUConfig:
+        """Its sizes."""
+        return self.learner.config
+
+    @property
+    def fit_steps(self) -> int:
+        """Gradient steps per member in a fit."""
+        steps = self.config.model.max_steps
+        assert steps is not None, "a benchmark's fit is bounded in steps"
+        return steps
+
+    @cached_property
+    def keys(self) -> Keys:
+        """Its random draws, always the same."""
+        return Keys(SEED, 1)
+
+    @cached_property
+    def world(self) -> World:
+        """What it imagines in."""
+        return self.learner.world(self.state)
+
+    @cached_property
+    def starts(self) -> Float[Array, "N o"]:
+        """Where it imagines from."""
+        number = self.config.imagination.trajectories
+        return starts(self.learner.task, self.episodes, number, self.keys.jax("start"))
+
+    @cached_property
+    def members(self) -> Float[Array, " K"]:
+        """Every member gives the next state equally often."""
+        return jnp.full(self.world.members, 1.0 / self.world.members)
+
+    @cached_property
+    def batch(self) -> Batch:
+        """Samples to learn from."""
+        prepared: tuple[Batch, Targets] = prepare(self.imagine(), self.config.returns)
+        return prepared[0]
+
+    def imagine(self) -> Imagined:
+        """One imagined batch."""
+        return imagine_in_shards(
+            self.state.policy,
+            self.state.value,
+            self.world,
+            self.rules,
+            self.starts,
+            self.members,
+            self.keys.jax("imagine"),
+            self.config.imagination.shards,
+            self.learner.workers,
+        )
+
+    def fit(self) -> Ensemble:
+        """One fit from fresh weights."""
+        ensemble, _ = fit_world(
+            self.state.ensemble,
+            self.episodes,
+            self.state.experience,
+            self.config.model,
+            stored_steps(self.episodes),
+            self.keys.numpy("fit"),
+            0,
+            self.learner.workers,
+        )
+        return ensemble
+
+    def improve(self, batch: Batch) -> object:
+        """One update of V_phi and of pi_theta, side by side as in training."""
+        state, config = self.state, self.config
+        return self.learner.workers.both(
+            partial(
+                improve_value,
+                state.value,
+                state.value_optimiser,
+                batch,
+                self.keys.numpy("value"),
+                config.value.learning_rate,
+                config.value,
+            ),
+            partial(
+                improve_policy,
+                state.policy,
+                state.policy_optimiser,
+                batch,
+                self.keys.numpy("policy"),
+                config.policy.learning_rate,
+                config.alpha,
+                config.policy,
+            ),
+        )
+
+    def update(self) -> object:
+        """One whole update: imagine, estimate, improve."""
+        batch, _ = prepare(self.imagine(), self.config.returns)
+        return self.improve(batch)
+
+
+def paper_workload(stored: int, fit_steps: int) -> Workload:
+    """The paper's sizes, each fit bounded to some steps and five validations."""
+    config = preset("pombu", "paper", TASK)
+    model = replace(
+        config.model,
+        max_steps=fit_steps,
+        validate_every_steps=-(-fit_steps // 5),
+        validation_rows=4000,
+    )
+    learner = Learner(load(TASK), replace(config, model=model))
+    episodes = random_episodes(learner.task, stored)
+    work = Workload(
+        learner, with_experience(learner, episodes), episodes, learner.rules
+    )
+    trained = eqx.tree_at(lambda s: s.ensemble, work.state, work.fit())
+    return replace(work, state=trained)
+
+
+def random_episodes(task: Task, steps: int) -> list[Episode]:
+    """Real episodes under random actions, `steps` steps in all."""
+    number = -(-steps // task.horizon)
+    actions = np.random.default_rng(SEED).uniform(
+        -1, 1, (task.horizon, number, task.action_dim)
+    )
+    return collect(task, lambda obs, step: actions[step], range(number))
+
+
+def stored_steps(episodes: Sequence[Episode]) -> int:
+    """Real steps in all episodes."""
+    return sum(map(len, episodes))
+
+
+def with_experience(learner: Learner, episodes: Sequence[Episode]) -> State:
+    """An untrained state that has seen the episodes."""
+    state = learner.init(SEED)
+    returns = learner.config.returns
+    experience = learn_from(
+        state.experience, episodes, returns.gamma, returns.reward_clip
+    )
+    known: State = eqx.tree_at(
+        lambda s: (s.experience, s.iteration), state, (experience, np.asarray(1))
+    )
+    return known
+
+
+def _products(inputs: int, hidden: Sequence[int], outputs: int) -> list[int]:
+    """Multiplications per row in each layer."""
+    sizes = (inputs, *hidden, outputs)
+    return [i * o for i, o in itertools.pairwise(sizes)]
+
+
+def _forward(products: Sequence[int]) -> int:
+    """Operations per row to predict: a multiplication and an addition each."""
+    return 2 * sum(products)
+
+
+def _backward_too(products: Sequence[int]) -> int:
+    """Operations per row of a gradient step; nothing flows back into the inputs."""
+    return 6 * sum(products) - 2 * products[0]
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Floating point operations in matrix products, as the algorithm asks for them."""
+
+    imagined_step: int
+    fitted_row: int
+    """Of one member."""
+    updated_sample: int
+    """Of policy and value."""
+
+
+def operations(task: Task, config: POMBUConfig) -> Operations:
+    """Count them from the sizes of the networks."""
+    obs, act = task.observation_dim, task.action_dim
+    member = _products(obs + act, config.model.hidden, obs)
+    policy = _products(obs, config.policy.hidden, act)
+    value = _products(obs, config.value.hidden, 1)
+    return Operations(
+        config.model.members * (_forward(member) + _forward(value)) + _forward(policy),
+        _backward_too(member),
+        _backward_too(policy) + _backward_too(value),
+    )
