@@ -129,7 +129,7 @@ def improve_policy(
     batch: Batch,
     config: TrustRegionConfig,
     bonus: Callable[[GaussianPolicy, Batch], Scalar] | None = None,
-    bonus_weight: float = 0.0,
+    bonus_weight: float | Scalar = 0.0,
 ) -> tuple[GaussianPolicy, StepReport]:
     """A TRPO step on L_exp (equation 4), with an optional bonus added to it."""
 
