@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def test_figure_1(figure_1):
     scores = json.loads((figure_1 / "calibration.json").read_text())
     assert set(scores) == {"Point2D", "Point3D"}
     for found in scores.values():
-        assert set(found["stages"]) == {"0", "5", "10", "15", "flat"}
+        assert set(found["stages"]) == {"0", "5", "10", "15", "flat", "timed"}
         assert found["stages"]["flat"]["mean_z_squared"]["mean"] > 0
         assert len(found["mean_z_squared_by_dataset"]["flat"]) == 2
 
@@ -117,3 +118,19 @@ def test_figure_scatter_takes_up_finished_datasets(figure_1, tmp_path, capsys):
 
 def test_other_settings_are_not_taken_for_the_same(figure_1):
     assert restore(PROFILES["fast"], "Point2D", 0, figure_1 / "datasets") is None
+
+
+def test_the_page_is_made_of_the_files(figure_1, tmp_path):
+    with pytest.raises(UsageError, match=r"missing.*pombu reproduce appendix-c"):
+        Command(name="uncertainty-page", out=tmp_path).run()
+    parts = tmp_path / "uncertainty"
+    Command(name="appendix-c", profile="smoke", out=parts / "appendix-c").run()
+    shutil.copytree(figure_1, parts / "figure-1")
+    (parts / "figure-scatter").mkdir()
+    summary = {"flat": {"spearman": 0.5, "mean_z_squared": 1.0}}
+    (parts / "figure-scatter" / "summary.json").write_text(json.dumps(summary))
+    assert Command(name="uncertainty-page", out=tmp_path).run() == 0
+    page = (tmp_path / "uncertainty.md").read_text()
+    assert "| 4 | 0.50140381 | 0.50140381 | 0.57696533 | 21.58203 |" in page
+    assert "### 3D-point" in page
+    assert "V(s) until flat 0.50" in page

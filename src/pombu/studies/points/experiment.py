@@ -12,7 +12,7 @@ from numpy import ndarray
 from pombu.envs import load
 from pombu.networks import MLP
 from pombu.studies.points import value as value_training
-from pombu.studies.points.outcome import FLAT, Outcome
+from pombu.studies.points.outcome import FLAT, TIMED, Outcome
 from pombu.studies.points.settings import PointSettings
 from pombu.studies.points.storage import restore, save
 from pombu.studies.points.world import (
@@ -69,26 +69,22 @@ def measure(
 
     starts = jnp.asarray(np.stack([e.observations[0] for e in data.tests]))
     real = np.array([e.rewards.astype(np.float64).sum() for e in data.tests])
-    stages = training.stages
-    values = value_training.stack([stage.value for stage in stages])
-    imagined, variances = _average(model, values, starts, roll_key, settings.rollouts)
+    imagined, sigma = _average(model, training, starts, roll_key, settings.rollouts)
     alone = np.stack(
         [
             np.asarray(imagined_returns(model.alone(k), starts, roll_key), np.float64)
             for k in range(settings.members)
         ]
     )
-    names = [*(str(s.epochs) for s in stages[:-1]), FLAT]
-    sigma = np.sqrt(variances)
     return Outcome(
         environment=environment,
         dataset=dataset,
         error=real - imagined,
-        sigma=dict(zip(names, sigma, strict=True)),
+        sigma=sigma,
         member_variance=alone.var(axis=0),
         member_error=real - alone.mean(axis=0),
-        flat_epochs=stages[-1].epochs,
-        losses=training.losses,
+        epochs={FLAT: training.flat.epochs, TIMED: training.timed.epochs},
+        losses={FLAT: training.losses, TIMED: training.timed_losses},
         model_loss=tuple(float(x) for x in fitted.validation_loss),
         model_epochs=tuple(float(x) for x in fitted.epochs),
     )
@@ -96,30 +92,48 @@ def measure(
 
 def _average(
     model: PointModel,
-    values: MLP,
+    training: value_training.Training,
     starts: Float[Array, "N o"],
     key: PRNGKeyArray,
     rollouts: int,
-) -> tuple[Float64[ndarray, " N"], Float64[ndarray, "stages N"]]:
-    """Q and D^1 as means over imagined trajectories; D before its square root."""
+) -> tuple[Float64[ndarray, " N"], dict[str, Float64[ndarray, " N"]]]:
+    """Q and sqrt(D^1) from means over imagined trajectories; D before its root."""
+    plain = (*training.literal, training.flat)
+    values = value_training.stack([stage.value for stage in plain])
     returns, variances = [], []
     for number in range(rollouts):
-        q, D = _judge(model, values, starts, jax.random.fold_in(key, number))
+        q, D = _judge(
+            model,
+            values,
+            training.timed.value,
+            starts,
+            jax.random.fold_in(key, number),
+        )
         returns.append(np.asarray(q, np.float64))
         variances.append(np.asarray(D, np.float64))
-    return np.mean(returns, axis=0), np.mean(variances, axis=0)
+    names = [*(str(stage.epochs) for stage in training.literal), FLAT, TIMED]
+    sigmas = np.sqrt(np.mean(variances, axis=0))
+    return np.mean(returns, axis=0), dict(zip(names, sigmas, strict=True))
 
 
 @jax.jit
 def _judge(
-    model: PointModel, values: MLP, starts: Float[Array, "N o"], key: PRNGKeyArray
+    model: PointModel,
+    values: MLP,
+    timed: MLP,
+    starts: Float[Array, "N o"],
+    key: PRNGKeyArray,
 ) -> tuple[Float[Array, " N"], Float[Array, "stages N"]]:
     """Return and D^1 of one trajectory per start, for every stage's value function."""
     rolled = roll(model, starts, key)
+    following = rolled.member_next_states
 
-    def first_variance(value: MLP) -> Float[Array, " N"]:
-        next_values = value_training.values(model, value, rolled.member_next_states)
+    def first_variance(next_values: Float[Array, "K H N"]) -> Float[Array, " N"]:
         d = local_uncertainty(rolled.member_rewards, next_values, GAMMA)
         return propagate(d, GAMMA)[0]
 
-    return rolled.rewards.sum(axis=0), jax.vmap(first_variance)(values)
+    plain = jax.vmap(
+        lambda v: first_variance(value_training.next_values(model, v, following))
+    )(values)
+    last = first_variance(value_training.timed_next_values(model, timed, following))
+    return rolled.rewards.sum(axis=0), jnp.concatenate([plain, last[None]])

@@ -42,12 +42,17 @@ class PointSettings:
     """Adam's step size for the value function."""
     value_epochs: tuple[int, ...] = (0, 5, 10, 15)
     """After how many value epochs the literal setting is judged."""
-    flat_window: int = 1000
-    """Epochs per window when training goes on until the value loss is flat."""
-    flat_gain: float = 0.01
+    flat_pool: int = 10_000
+    """Imagined trajectories from which training until flat draws its epochs."""
+    flat_learning_rate: float = 1.6e-3
+    """Adam's step size when training until flat begins; it is halved whenever the loss
+    is flat, down to the step size of the literal setting."""
+    flat_window: int = 200
+    """Epochs per window of training until flat."""
+    flat_gain: float = 0.03
     """The loss is flat when a window lowers it by less than this share."""
     flat_limit: int = 20_000
-    """Most value epochs."""
+    """Most epochs of training until flat."""
     rollouts: int = 20
     """Imagined trajectories per start state (published code): their mean return is the
     Q-value, and their mean D the squared uncertainty."""
@@ -59,12 +64,11 @@ PROFILES = {
         start_states=60,
         real_trajectories=40,
         model_epochs=5,
-        flat_window=10,
-        flat_limit=40,
+        flat_pool=500,
+        flat_window=5,
+        flat_limit=10,
         rollouts=2,
     ),
-    "fast": PointSettings(
-        datasets=2, start_states=1000, real_trajectories=500, flat_limit=5000
-    ),
+    "fast": PointSettings(datasets=2, start_states=1000, real_trajectories=500),
     "paper": PointSettings(),
 }

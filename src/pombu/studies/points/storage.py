@@ -77,4 +77,7 @@ def _identity(settings: PointSettings) -> dict[str, Any]:
 
 
 def _tuples(value: Any) -> Any:
+    """JSON's lists as the tuples they were."""
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

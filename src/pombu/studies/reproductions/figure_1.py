@@ -1,7 +1,7 @@
 """Figure 1: is the error of Q as large as its estimated uncertainty?
 
 The paper's setting trains V for a few epochs, which are few gradient steps. Beside it
-stands V trained until its loss is flat.
+stand V trained until its loss is flat, and a V that knows the step, trained likewise.
 """
 
 import sys
@@ -15,9 +15,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pombu.studies import artifacts
-from pombu.studies.points import FLAT, PROFILES, Outcome, run
+from pombu.studies.points import FLAT, PROFILES, TIMED, Outcome, run, stage_title
 from pombu.studies.reproductions import Profile
-from pombu.studies.style import BLUE, GREEN, GREY, SKY, VERMILLION, grid, style
+from pombu.studies.style import BLUE, GREEN, GREY, ORANGE, VERMILLION, grid, style
 from pombu.uncertainty.calibration import (
     calibration,
     coverage_curve,
@@ -30,6 +30,7 @@ SUMMARY = "Figure 1: histograms of error/uncertainty in 2D- and 3D-point (an hou
 DEFAULT: Profile = "paper"
 
 BINS = np.linspace(-4, 4, 41)
+COLORS = {FLAT: GREEN, TIMED: ORANGE}
 TITLES = {"Point2D": "2D-point", "Point3D": "3D-point"}
 
 
@@ -74,7 +75,12 @@ def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         }
         for stage in outcomes[0].sigma
     }
-    ratios = [o.member_variance.mean() / np.mean(o.sigma[FLAT] ** 2) for o in outcomes]
+    ratios = [
+        float(o.member_variance.mean() / np.mean(o.sigma[TIMED] ** 2)) for o in outcomes
+    ]
+    shrinkage = [
+        float(np.mean(o.error**2) / o.member_variance.mean()) for o in outcomes
+    ]
     members = [(o.member_error, np.sqrt(o.member_variance)) for o in outcomes]
     return {
         "datasets": len(outcomes),
@@ -86,11 +92,12 @@ def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
             for stage in outcomes[0].sigma
         },
         "member_variance_over_u": asdict(over_datasets(ratios)),
+        "squared_error_over_member_variance": asdict(over_datasets(shrinkage)),
         "members_rolled_alone": {k: asdict(v) for k, v in summarise(members).items()},
         "root_mean_square_error": asdict(
             over_datasets([float(np.sqrt(np.mean(o.error**2))) for o in outcomes])
         ),
-        "flat_epochs": [o.flat_epochs for o in outcomes],
+        "value_epochs": [o.epochs for o in outcomes],
         "model_epochs": [o.model_epochs for o in outcomes],
         "model_loss": [o.model_loss for o in outcomes],
     }
@@ -106,12 +113,12 @@ def draw_histograms(by_environment: dict[str, list[Outcome]]) -> Figure:
     for row, (name, outcomes) in zip(axes, by_environment.items(), strict=True):
         for ax, stage in zip(row, stages, strict=True):
             z, density = _density(outcomes, stage)
-            color = GREEN if stage == FLAT else BLUE
+            color = COLORS.get(stage, BLUE)
             ax.stairs(density, BINS, fill=True, color=color, alpha=0.55)
             normal = np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
             ax.plot(x, normal, color=VERMILLION, ls="--", lw=1.5, label="N(0, 1)")
             beyond = np.mean(np.abs(z) > BINS[-1])
-            ax.set_title(_stage_title(stage))
+            ax.set_title(stage_title(stage))
             note = f"mean z² {np.mean(z**2):.3g}\n{beyond:.0%} outside"
             ax.text(0.03, 0.97, note, transform=ax.transAxes, va="top", fontsize=7.5)
             ax.set_ylim(0, max(0.62, 1.25 * density.max()))
@@ -123,29 +130,25 @@ def draw_histograms(by_environment: dict[str, list[Outcome]]) -> Figure:
 
 
 def draw_coverage(by_environment: dict[str, list[Outcome]]) -> Figure:
-    """How often the real Q lies inside intervals of nominal coverage, V flat."""
+    """How often the real Q lies inside intervals of nominal coverage."""
     figure, axes = grid(1, len(by_environment), width=3.2, height=3.1, sharey=True)
     for ax, (name, outcomes) in zip(axes[0], by_environment.items(), strict=True):
-        for number, o in enumerate(outcomes):
-            label = "each dataset, by U" if number == 0 else None
-            ax.plot(
-                *coverage_curve(o.error, o.sigma[FLAT]), color=SKY, lw=1, label=label
-            )
-        pooled = np.concatenate([o.error for o in outcomes])
-        by_u = np.concatenate([o.sigma[FLAT] for o in outcomes])
-        ax.plot(*coverage_curve(pooled, by_u), color=BLUE, label="together, by U")
+        error = np.concatenate([o.error for o in outcomes])
+        for stage in (FLAT, TIMED):
+            sigma = np.concatenate([o.sigma[stage] for o in outcomes])
+            curve = coverage_curve(error, sigma)
+            ax.plot(*curve, color=COLORS[stage], label=f"U, {stage_title(stage)}")
+            for o in outcomes:
+                curve = coverage_curve(o.error, o.sigma[stage])
+                ax.plot(*curve, color=COLORS[stage], lw=0.6, alpha=0.5)
         alone = np.concatenate([o.member_error for o in outcomes])
         spread = np.sqrt(np.concatenate([o.member_variance for o in outcomes]))
-        ax.plot(
-            *coverage_curve(alone, spread),
-            color=VERMILLION,
-            ls="--",
-            label="by members rolled alone",
-        )
+        curve = coverage_curve(alone, spread)
+        ax.plot(*curve, color=BLUE, ls="--", label="members rolled alone")
         ax.plot([0, 1], [0, 1], color=GREY, lw=1, ls=":", label="perfect")
         ax.set(title=TITLES.get(name, name), xlabel="nominal coverage")
     axes[0, 0].set_ylabel("observed coverage")
-    axes[0, 0].legend(loc="lower right", fontsize=7.5)
+    axes[0, -1].legend(loc="lower right", fontsize=7.5)
     return figure
 
 
@@ -165,10 +168,6 @@ def _histogram_rows(by_environment: dict[str, list[Outcome]]) -> list[tuple[Any,
             BINS[:-1], BINS[1:], _density(outcomes, stage)[1], strict=True
         )
     ]
-
-
-def _stage_title(stage: str) -> str:
-    return "V until flat" if stage == FLAT else f"{stage} V epochs (paper)"
 
 
 def _report(line: str) -> None:

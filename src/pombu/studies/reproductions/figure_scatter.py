@@ -10,13 +10,23 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pombu.studies import artifacts
-from pombu.studies.points import FLAT, PROFILES, Outcome, PointSettings, run
+from pombu.studies.points import (
+    FLAT,
+    PROFILES,
+    TIMED,
+    Outcome,
+    PointSettings,
+    run,
+    stage_title,
+)
 from pombu.studies.reproductions import Profile
-from pombu.studies.style import BLUE, GREEN, GREY, VERMILLION, grid, style
+from pombu.studies.style import BLUE, GREEN, GREY, ORANGE, VERMILLION, grid, style
 from pombu.uncertainty.calibration import calibration
 
 SUMMARY = "Appendix D: error against uncertainty in 2D-point, 500 pairs (minutes)"
 DEFAULT: Profile = "paper"
+
+COLORS = {FLAT: GREEN, TIMED: ORANGE}
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,7 @@ def draw(outcome: Outcome, chosen: np.ndarray) -> Figure:
     figure, axes = grid(1, len(stages), width=2.4, height=2.6, sharey=True)
     for ax, stage in zip(axes[0], stages, strict=True):
         error, sigma = outcome.error[chosen], outcome.sigma[stage][chosen]
-        color = GREEN if stage == FLAT else BLUE
+        color = COLORS.get(stage, BLUE)
         ax.scatter(sigma, error, s=7, alpha=0.5, color=color, linewidths=0)
         edge = np.array([0.0, 1.05 * sigma.max()])
         for width, line in ((1, "-"), (2, "--")):
@@ -82,8 +92,7 @@ def draw(outcome: Outcome, chosen: np.ndarray) -> Figure:
             ax.plot(edge, width * edge, color=VERMILLION, lw=1, ls=line, label=label)
             ax.plot(edge, -width * edge, color=VERMILLION, lw=1, ls=line)
         ax.axhline(0, color=GREY, lw=0.6)
-        title = "V until flat" if stage == FLAT else f"{stage} V epochs (paper)"
-        ax.set(title=title, xlabel="uncertainty", xlim=(0, edge[1]))
+        ax.set(title=stage_title(stage), xlabel="uncertainty", xlim=(0, edge[1]))
     reach = 1.05 * np.abs(outcome.error[chosen]).max()
     axes[0, 0].set(ylabel="error", ylim=(-reach, reach))
     axes[0, -1].legend(loc="upper left", fontsize=7.5)

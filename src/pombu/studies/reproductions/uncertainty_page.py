@@ -1,0 +1,185 @@
+"""results/uncertainty.md, written from the files of the three uncertainty pictures."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pombu.errors import UsageError
+from pombu.studies.points.outcome import FLAT, TIMED, stage_title
+from pombu.studies.reproductions import Profile
+
+SUMMARY = "writes OUT/uncertainty.md from the three pictures in OUT/uncertainty"
+DEFAULT: Profile = "paper"
+
+TITLES = {"Point2D": "2D-point", "Point3D": "3D-point"}
+SCORES = {
+    "mean_z_squared": "mean z²",
+    "gaussian_nll": "NLL",
+    "crps": "CRPS",
+    "miscalibration_area": "miscal. area",
+    "spearman": "Spearman",
+    "ks": "KS",
+    "mean_sigma": "mean σ",
+}
+WANTED = (0.5, 2.0)
+
+
+def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
+    """Write the page; the profile makes no difference."""
+    folder = out / "uncertainty"
+    chain = _read(folder / "appendix-c" / "summary.json", "appendix-c", folder)
+    scores = _read(folder / "figure-1" / "calibration.json", "figure-1", folder)
+    config = _read(folder / "figure-1" / "config.json", "figure-1", folder)
+    versions = _read(folder / "figure-1" / "versions.json", "figure-1", folder)
+    pairs = _read(folder / "figure-scatter" / "summary.json", "figure-scatter", folder)
+    page = out / "uncertainty.md"
+    parts = [
+        _opening(config, versions),
+        _chain_part(chain),
+        _histogram_part(scores),
+        _independence_part(scores),
+        _scatter_part(pairs),
+    ]
+    page.write_text("\n\n".join(parts) + "\n")
+    return {
+        name: found["stages"][FLAT]["mean_z_squared"]["mean"]
+        for name, found in scores.items()
+    }
+
+
+def _read(path: Path, name: str, folder: Path) -> Any:
+    if not path.exists():
+        raise UsageError(
+            f"{path} is missing; make it with `pombu reproduce {name} --out "
+            f"{folder / name}`."
+        )
+    return json.loads(path.read_text())
+
+
+def _opening(config: dict[str, Any], versions: dict[str, Any]) -> str:
+    settings = config["settings"]
+    return f"""# Uncertainty: results
+
+Written by `pombu reproduce uncertainty-page --out results` from the files in
+[`uncertainty/`](uncertainty), which hold the data, settings and versions of everything
+below. Profile of the point experiments: `{config["profile"]}`, {settings["datasets"]}
+datasets per environment, {settings["start_states"]} start states each (pombu
+{versions["pombu"]}, JAX {versions["jax"]}). How to read the scores is explained in the
+[guide](../docs/uncertainty.md)."""
+
+
+def _chain_part(chain: dict[str, dict[str, float]]) -> str:
+    rows = [
+        f"| {name[2:]} | {x['D']:.8f} | {x['W']:.8f} | {x['U']:.8f} | {x['B']:.5f} | "
+        f"{x['U/D']:.4f} | {x['B/D']:.1f} |"
+        for name, x in chain.items()
+    ]
+    table = "\n".join(
+        ["| H | D | W | U | B | U/D | B/D |", "|---|---|---|---|---|---|---|", *rows]
+    )
+    return f"""## Appendix C: the bounds on the chain
+
+Variance of Q(s_H, a_1) at the first step: the truth D, the exact equation W, the
+paper's bound U and UBE's bound B. U stays within 7/6 of the truth at every horizon; B
+grows with the square of the horizon.
+
+{table}
+
+![Bounds by horizon](uncertainty/appendix-c/appendix-c.png)
+
+![The possible MDPs](uncertainty/appendix-c/possible-mdps.png)"""
+
+
+def _histogram_part(scores: dict[str, Any]) -> str:
+    tables = "\n\n".join(_score_table(name, found) for name, found in scores.items())
+    verdicts = "\n".join(
+        _verdict(name, found, stage)
+        for name, found in scores.items()
+        for stage in (FLAT, TIMED)
+    )
+    return f"""## Figure 1: error over uncertainty
+
+![Histograms of error over uncertainty](uncertainty/figure-1/figure-1.png)
+
+z is the real minus the imagined Q-value of a start state, divided by its estimated
+uncertainty. Blue is the paper's setting taken literally: 15 epochs are 225 gradient
+steps, V has hardly left its random start, and σ is far too small. Green is the paper's
+V(s) trained until its loss is flat. Orange is a V(s, h) that is also told the step:
+V(s) has to average over the steps that remain, and its slope, from which σ is made, is
+wrong at most of them. Means over datasets; in brackets 95 % bootstrap intervals over
+datasets.
+
+{tables}
+
+{verdicts}
+
+![Coverage](uncertainty/figure-1/coverage.png)"""
+
+
+def _score_table(name: str, found: dict[str, Any]) -> str:
+    header = ["", *SCORES.values()]
+    rows = [
+        [stage_title(stage), *(_interval(row[score]) for score in SCORES)]
+        for stage, row in found["stages"].items()
+    ]
+    alone = found["members_rolled_alone"]
+    rows.append(
+        ["members rolled alone", *(_interval(alone[score]) for score in SCORES)]
+    )
+    lines = [header, ["---"] * len(header), *rows]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"### {TITLES.get(name, name)}\n\n{table}"
+
+
+def _verdict(name: str, found: dict[str, Any], stage: str) -> str:
+    score = found["stages"][stage]["mean_z_squared"]
+    low, high = WANTED
+    inside = "inside" if low <= score["mean"] <= high else "outside"
+    by_dataset = ", ".join(
+        f"{x:.2f}" for x in found["mean_z_squared_by_dataset"][stage]
+    )
+    epochs = sorted(e[stage] for e in found["value_epochs"])
+    return (
+        f"- {TITLES.get(name, name)}, {stage_title(stage)} ({epochs[0]} to {epochs[-1]} "
+        f"epochs): mean z² is {_interval(score)}, {inside} [{low}, {high}]; by dataset "
+        f"{by_dataset}."
+    )
+
+
+def _independence_part(scores: dict[str, Any]) -> str:
+    rows = "\n".join(
+        f"| {TITLES.get(name, name)} | {_interval(found['member_variance_over_u'])} | "
+        f"{_interval(found['squared_error_over_member_variance'])} | "
+        f"{_interval(found['root_mean_square_error'])} |"
+        for name, found in scores.items()
+    )
+    return f"""## Why the ratio is near 1: two errors of opposite sign
+
+Algorithm 1 adds variances as if a model drew its mistakes anew at every step. A member
+rolled alone repeats its own, so the members' returns vary more than U says: the first
+column, with V(s, h). But the judged Q is a mean over the members, whose mistakes partly
+cancel: its squared error is only a fraction of the members' variance, about 1/K if
+their mistakes are independent of each other: the second column. The product of the two
+is what mean z² sees. A histogram close to N(0, 1) is therefore no evidence that
+independence across steps holds; it does not hold here. On another task or with another
+K the two need not cancel: look at `pombu.uncertainty.diagnose` first.
+
+| | member variance / U | squared error / member variance | error of Q (RMS) |
+|---|---|---|---|
+{rows}"""
+
+
+def _scatter_part(pairs: dict[str, dict[str, float]]) -> str:
+    numbers = "; ".join(
+        f"{stage_title(stage)} {row['spearman']:.2f}" for stage, row in pairs.items()
+    )
+    return f"""## Error against uncertainty
+
+500 start states of the first 2D dataset. Rank correlation of |error| and uncertainty
+over all its start states: {numbers}.
+
+![Error against uncertainty](uncertainty/figure-scatter/figure-scatter.png)"""
+
+
+def _interval(x: dict[str, float]) -> str:
+    return f"{x['mean']:.3g} [{x['low']:.3g}, {x['high']:.3g}]"
