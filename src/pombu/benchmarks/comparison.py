@@ -1,8 +1,8 @@
 """The hot loops beside the machine's limit and beside PyTorch."""
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 from pombu.benchmarks.timing import Times, Work, take_turns
@@ -100,7 +100,7 @@ def _figures(loop: Loop, times: Times, piece: str, f32_gflops: float) -> Figures
 
 def _references(work: Workload) -> dict[str, Work] | None:
     """The same loops in PyTorch, if it is installed."""
-    if importlib.util.find_spec("torch") is None:
+    if find_spec("torch") is None:
         return None
     from pombu.benchmarks import reference
 

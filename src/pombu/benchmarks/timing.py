@@ -58,11 +58,17 @@ def take_turns(pieces: Mapping[str, Work], repeats: int, budget: float) -> Times
 
 
 class CompileClock:
-    """Adds up the time that JAX spends on tracing and compiling."""
+    """Adds up the time that JAX spends on tracing and compiling inside a `with`."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
+
+    def __enter__(self) -> "CompileClock":
         jax.monitoring.register_event_duration_secs_listener(self._listen)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        jax.monitoring.unregister_event_duration_listener(self._listen)
 
     def _listen(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event.startswith("/jax/core/compile/"):

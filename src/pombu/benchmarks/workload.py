@@ -5,7 +5,7 @@ over the resulting 40,000 samples.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -137,9 +137,20 @@ class Workload:
         return self.improve(batch)
 
 
-def paper_workload(stored: int, fit_steps: int) -> Workload:
-    """The paper's sizes, each fit bounded to some steps and five validations."""
+def paper_workload(
+    stored: int,
+    fit_steps: int,
+    change: Callable[[POMBUConfig], POMBUConfig] | None = None,
+) -> Workload:
+    """The paper's sizes, or what `change` makes of them.
+
+    Args:
+        stored: real steps to learn from.
+        fit_steps: gradient steps per member in a fit, with five validations.
+        change: makes other sizes.
+    """
     config = preset("pombu", "paper", TASK)
+    config = config if change is None else change(config)
     model = replace(
         config.model,
         max_steps=fit_steps,
@@ -148,11 +159,16 @@ def paper_workload(stored: int, fit_steps: int) -> Workload:
     )
     learner = Learner(load(TASK), replace(config, model=model))
     episodes = random_episodes(learner.task, stored)
-    work = Workload(
-        learner, with_experience(learner, episodes), episodes, learner.rules
+    state = with_experience(learner, episodes)
+    return Workload(learner, _tamed(state), episodes, learner.rules)
+
+
+def _tamed(state: State) -> State:
+    """Let untrained members predict small changes, so that no trajectory runs away."""
+    tamed: State = eqx.tree_at(
+        lambda s: s.ensemble.layers[-1].gain, state, replace_fn=lambda gain: 0.05 * gain
     )
-    trained = eqx.tree_at(lambda s: s.ensemble, work.state, work.fit())
-    return replace(work, state=trained)
+    return tamed
 
 
 def random_episodes(task: Task, steps: int) -> list[Episode]:
