@@ -140,9 +140,9 @@ def _verdict(name: str, found: dict[str, Any], stage: str) -> str:
     )
     epochs = sorted(e[stage] for e in found["value_epochs"])
     return (
-        f"- {TITLES.get(name, name)}, {stage_title(stage)} ({epochs[0]} to {epochs[-1]} "
-        f"epochs): mean z² is {_interval(score)}, {inside} [{low}, {high}]; by dataset "
-        f"{by_dataset}."
+        f"- {TITLES.get(name, name)}, {stage_title(stage)} (after {epochs[0]} to "
+        f"{epochs[-1]} epochs): mean z² is {_interval(score)}, {inside} "
+        f"[{low}, {high}]; by dataset {by_dataset}."
     )
 
 
