@@ -1,0 +1,162 @@
+"""Is the uncertainty of a run's Q-values as large as their errors?
+
+From some start states, with one action each, the model's Q is compared with the mean of
+real returns. Both are means of few trajectories, so their sampling variance is added to
+U: otherwise that noise would be taken for overconfidence.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Float64, PRNGKeyArray
+from numpy import ndarray
+
+from pombu.algorithms.pombu import Learner, State
+from pombu.envs import collect
+from pombu.errors import UsageError
+from pombu.estimates import q_uncertainty
+from pombu.imagination import imagine
+from pombu.networks import MLP
+from pombu.policies import GaussianPolicy
+from pombu.randomness import Keys
+from pombu.returns import discounted_sum, scaled_reward
+from pombu.training.algorithm import Algorithm
+from pombu.workers import jit
+from pombu.worlds import Rules, World, predict_step
+
+STARTS = 24
+REAL_EPISODES = 4
+IMAGINED = 8
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Errors of Q at some start states, and what was predicted of them."""
+
+    error: Float64[ndarray, " n"]
+    """Mean real return minus the model's Q."""
+    uncertainty: Float64[ndarray, " n"]
+    """sqrt(U)."""
+    noise: float
+    """Standard deviation of the error by sampling alone."""
+
+    @property
+    def sigma(self) -> Float64[ndarray, " n"]:
+        """The predicted standard deviation of the error."""
+        return np.sqrt(self.uncertainty**2 + self.noise**2)
+
+
+def calibrate(algorithm: Algorithm[Any], state: Any, seed: int = 0) -> Calibrated:
+    """Compare a run's Q-values with real returns.
+
+    Raises:
+        UsageError: The algorithm has no ensemble with an uncertainty.
+    """
+    if not isinstance(algorithm, Learner) or algorithm.config.model.kind != "ensemble":
+        raise UsageError(
+            f"{algorithm.name} gives no uncertainty of its Q-values here: only pombu "
+            "and meppo with a learned ensemble do."
+        )
+    keys = Keys(seed, int(state.iteration))
+    observations, actions, real = _real_returns(algorithm, state, keys)
+    world = algorithm.world(state)
+    task = (state.policy, state.value, world, algorithm.rules)
+    imagined, sound = _imagined_returns(
+        *task,
+        jnp.repeat(observations, IMAGINED, 0),
+        jnp.repeat(actions, IMAGINED, 0),
+        keys.jax("imagined"),
+    )
+    uncertainty = q_uncertainty(
+        *task, observations, actions, IMAGINED, keys.jax("uncertainty")
+    )
+    model = np.where(np.asarray(sound), np.asarray(imagined, float), np.nan)
+    return _compare(
+        real, model.reshape(STARTS, IMAGINED), np.asarray(uncertainty, float)
+    )
+
+
+def _compare(
+    real: Float64[ndarray, "n r"],
+    model: Float64[ndarray, "n m"],
+    uncertainty: Float64[ndarray, " n"],
+) -> Calibrated:
+    """Errors of means, and the sampling noise pooled over the start states."""
+    whole = np.isfinite(model).all(1)
+    if not whole.any():
+        raise UsageError("Every trajectory from every start state left the model.")
+    real, model = real[whole], model[whole]
+    noise = real.var(1, ddof=1).mean() / real.shape[1]
+    noise += model.var(1, ddof=1).mean() / model.shape[1]
+    return Calibrated(
+        real.mean(1) - model.mean(1), uncertainty[whole], float(np.sqrt(noise))
+    )
+
+
+def _real_returns(
+    learner: Learner, state: State, keys: Keys
+) -> tuple[Float[Array, "n o"], Float[Array, "n a"], Float64[ndarray, "n r"]]:
+    """Start states, first actions, and the discounted returns that followed.
+
+    Episodes of one start state share their reset seed and their first action.
+    """
+    policy, key = learner.policy(state), keys.jax("real")
+
+    def act(observations: np.ndarray, step: int) -> np.ndarray:
+        own = jax.random.fold_in(key, step)
+        if step:
+            return np.asarray(policy(observations, False, own))
+        first = policy(observations[::REAL_EPISODES], False, own)
+        return np.repeat(np.asarray(first), REAL_EPISODES, 0)
+
+    seeds = np.repeat(keys.episodes("start", STARTS), REAL_EPISODES)
+    episodes = collect(learner.task, act, [int(one) for one in seeds])
+    returns = [_discounted(episode.rewards, learner.rules) for episode in episodes]
+    chosen = episodes[::REAL_EPISODES]
+    return (
+        jnp.asarray(np.stack([episode.observations[0] for episode in chosen])),
+        jnp.asarray(np.stack([episode.actions[0] for episode in chosen])),
+        np.array(returns).reshape(STARTS, REAL_EPISODES),
+    )
+
+
+def _discounted(rewards: np.ndarray, rules: Rules) -> float:
+    """The return that the agent seeks, in units of the task's reward."""
+    clip = rules.returns.reward_clip
+    limited = rewards if clip is None else np.clip(rewards, -clip, clip)
+    return float(limited @ rules.returns.gamma ** np.arange(len(rewards)))
+
+
+@jit
+def _imagined_returns(
+    policy: GaussianPolicy,
+    value: MLP,
+    world: World,
+    rules: Rules,
+    states: Float[Array, "n o"],
+    actions: Float[Array, "n a"],
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
+    """Discounted returns of one trajectory per row, and whether it stayed in bounds."""
+    member_key, rest_key = jax.random.split(key)
+    following, raw = predict_step(world, rules, states, actions)
+    first = scaled_reward(raw, world.return_std, rules.returns).mean(0)
+    scale = world.return_std if rules.returns.scale_rewards else 1.0
+    if rules.horizon == 1:
+        return first * scale, jnp.isfinite(first)
+    chosen = jax.random.randint(member_key, (len(states),), 0, world.members)
+    rest = imagine(
+        policy,
+        value,
+        world,
+        replace(rules, horizon=rules.horizon - 1),
+        following[chosen, jnp.arange(len(states))],
+        jnp.full(world.members, 1.0 / world.members),
+        rest_key,
+    )
+    gamma = rules.returns.gamma
+    later = discounted_sum(rest.rewards, rest.continues, gamma)[0]
+    return (first + gamma * later) * scale, rest.weight[0] > 0

@@ -1,0 +1,261 @@
+"""What the charts show, as plain data in Plotly's format.
+
+A trace names the runs it speaks of in `meta.runs`; the page shows it while all of them
+are shown. Plotly reads some HTML in texts, so every name is escaped here.
+"""
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pombu.report.calibration import Calibrated
+from pombu.report.entries import Entry, Experiment, entries_of
+from pombu.report.intervals import Band, finite, over_episodes, over_seeds
+from pombu.studies.style import GREY
+from pombu.uncertainty.calibration import coverage_curve
+
+Trace = dict[str, Any]
+
+HORIZONS = (1, 5, 20, 50)
+_TOTALS = ("iteration_seconds", "elapsed_seconds")
+_THIN, _NORMAL, _THICK = 1.2, 2.0, 3.0
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One drawing: Plotly's traces and layout, and the heading above it."""
+
+    title: str
+    traces: list[Trace]
+    layout: dict[str, Any]
+    wide: bool = field(default=False)
+
+
+def learning_curves(experiments: Sequence[Experiment]) -> Chart:
+    """Real return by real steps: seeds thin, means thick, intervals shaded."""
+    traces: list[Trace] = []
+    for one in experiments:
+        curves = [entry.curve for entry in one.entries]
+        alone = len(curves) == 1
+        band = over_episodes(curves[0]) if alone else over_seeds(curves)
+        numbers = [entry.number for entry in one.entries]
+        if band is not None:
+            traces.append(_interval(band, one.colour, numbers))
+        traces += _lines(one.entries, "return_real", width=_NORMAL if alone else _THIN)
+        if band is not None and not alone:
+            name = f"{one.label}, mean of {len(curves)} seeds"
+            trace = _line(band.steps, band.middle, name, one.colour, numbers, _THICK)
+            traces.append({**trace, "showlegend": True})
+    return Chart("Return of the stochastic policy", traces, _by_steps("return"), True)
+
+
+def overfitting(experiments: Sequence[Experiment]) -> Chart:
+    """What the model promised (dashed) and what the world gave (solid)."""
+    entries = entries_of(experiments)
+    real = _lines(entries, "return_real")
+    model = _lines(entries, "return_model", dash="dash", suffix=", in the model")
+    keys = [_key("in the real world", "solid"), _key("in the model", "dash")]
+    title = "Return in the model and in the world"
+    return Chart(title, [*real, *model, *keys], _by_steps("return"), True)
+
+
+def error_by_horizon(experiments: Sequence[Experiment]) -> Chart:
+    """Each run's last model error, by the steps predicted ahead."""
+    traces = []
+    for entry in entries_of(experiments):
+        found = [(h, finite(entry.curve, f"model_error_{h}")[1]) for h in HORIZONS]
+        points = [(h, values[-1]) for h, values in found if len(values)]
+        if points:
+            ahead, errors = zip(*points, strict=True)
+            line = _line(ahead, errors, entry.name, entry.colour, [entry.number])
+            traces.append({**line, "mode": "lines+markers"})
+    layout = _layout("steps ahead", "error (standard deviations)")
+    layout["xaxis"].update(type="log", tickvals=list(HORIZONS))
+    layout["yaxis"].update(_LOGARITHMIC)
+    return Chart("In the last iteration, by horizon", traces, layout)
+
+
+def errors_over_training(experiments: Sequence[Experiment]) -> list[Chart]:
+    """One chart per horizon."""
+    charts = []
+    for horizon in HORIZONS:
+        steps = "1 step" if horizon == 1 else f"{horizon} steps"
+        layout = _by_steps("error (standard deviations)")
+        layout["yaxis"].update(_LOGARITHMIC)
+        traces = _lines(entries_of(experiments), f"model_error_{horizon}")
+        charts.append(Chart(f"{steps} ahead", traces, layout))
+    return _drawn(charts)
+
+
+def trade_off(experiments: Sequence[Experiment]) -> list[Chart]:
+    """alpha, beta and KL, and what they act upon."""
+    entries = entries_of(experiments)
+    columns = {
+        "alpha": "α, weight of the penalty",
+        "beta": "β, weight of exploration",
+        "kl": "KL of an update",
+        "uncertainty": "√D, mean uncertainty of imagined steps",
+        "penalty": "L_std, uncertainty of the surrogate",
+        "p_improve_prob": "probability of improvement",
+        "entropy": "entropy of the policy",
+        "value_loss": "loss of V",
+    }
+    charts = []
+    for column, title in columns.items():
+        layout = _by_steps("")
+        if column == "value_loss":
+            layout["yaxis"].update(_LOGARITHMIC)
+        elif column in ("alpha", "beta"):
+            layout["yaxis"]["rangemode"] = "tozero"
+        charts.append(Chart(title, _lines(entries, column), layout))
+    return _drawn(charts)
+
+
+def stage_times(experiments: Sequence[Experiment]) -> Chart:
+    """Mean seconds per iteration of each stage, one bar per run."""
+    traces = []
+    for entry in entries_of(experiments):
+        rows = entry.curve.rows
+        columns = dict.fromkeys(k for row in rows for k in row if k not in _TOTALS)
+        stages = [name for name in columns if name.endswith("_seconds")]
+        means = [float(np.nanmean(entry.curve.column(name))) for name in stages]
+        traces.append(
+            {
+                "type": "bar",
+                "x": [_plain(name.removesuffix("_seconds")) for name in stages],
+                "y": means,
+                "name": _plain(entry.name),
+                "marker": {"color": entry.colour},
+                "hovertemplate": "%{x}: %{y:.3g} s",
+                "meta": {"runs": [entry.number]},
+            }
+        )
+    layout = _layout("", "seconds per iteration")
+    return Chart("Mean time of each stage", traces, layout, True)
+
+
+def calibration_charts(
+    experiments: Sequence[Experiment], found: dict[int, Calibrated]
+) -> list[Chart]:
+    """How often errors lie inside the intervals, and how they grow with sigma."""
+    coverage: list[Trace] = [_diagonal([0, 1])]
+    scatter: list[Trace] = []
+    largest = 0.0
+    for entry in entries_of(experiments):
+        one = found.get(entry.number)
+        if one is None:
+            continue
+        numbers = [entry.number]
+        nominal, covered = coverage_curve(one.error, one.sigma)
+        coverage.append(_line(nominal, covered, entry.name, entry.colour, numbers))
+        points = _line(one.sigma, np.abs(one.error), entry.name, entry.colour, numbers)
+        scatter.append({**points, "mode": "markers"})
+        largest = max(largest, float(one.sigma.max()))
+    shares = _layout("predicted share inside", "observed share inside")
+    sizes = _layout("predicted σ", "size of the error")
+    sizes["yaxis"]["rangemode"] = sizes["xaxis"]["rangemode"] = "tozero"
+    return [
+        Chart("Errors inside the central intervals", coverage, shares),
+        Chart("Error against σ", [_diagonal([0, largest]), *scatter], sizes),
+    ]
+
+
+_LOGARITHMIC = {"type": "log", "dtick": 1, "exponentformat": "power"}
+
+
+def _lines(
+    entries: Sequence[Entry],
+    column: str,
+    width: float = _NORMAL,
+    dash: str = "solid",
+    suffix: str = "",
+) -> list[Trace]:
+    """One trace per run that measured the column."""
+    traces = []
+    for entry in entries:
+        steps, values = _measured(entry, column)
+        if len(steps):
+            name = entry.name + suffix
+            line = _line(steps, values, name, entry.colour, [entry.number], width)
+            line["line"]["dash"] = dash
+            traces.append(line)
+    return traces
+
+
+def _measured(entry: Entry, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """A metric by real steps; a constant of the config where it is no metric."""
+    steps, values = finite(entry.curve, column)
+    constant = entry.curve.run.spec.config.get(column)
+    if not len(steps) and isinstance(constant, int | float):
+        steps = entry.curve.column("real_steps")
+        values = np.full(len(steps), float(constant))
+    return steps, values
+
+
+def _line(
+    x: Any,
+    y: Any,
+    name: str,
+    colour: str,
+    runs: list[int],
+    width: float = _NORMAL,
+) -> Trace:
+    few = len(x) < 3
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if few else "lines",
+        "x": np.asarray(x, float).tolist(),
+        "y": np.asarray(y, float).tolist(),
+        "name": _plain(name),
+        "line": {"color": colour, "width": width},
+        "showlegend": False,
+        "hovertemplate": "%{x:,.4~g}: %{y:.4~g}",
+        "meta": {"runs": runs},
+    }
+
+
+def _interval(band: Band, colour: str, runs: list[int]) -> Trace:
+    """A closed outline, so that hiding it never leaves half of it behind."""
+    around = np.concatenate([band.steps, band.steps[::-1]])
+    outline = np.concatenate([band.high, band.low[::-1]])
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return {
+        **_line(around, outline, "interval", colour, runs, 0),
+        "mode": "lines",
+        "fill": "toself",
+        "fillcolor": f"rgba({red},{green},{blue},0.18)",
+        "hoverinfo": "skip",
+        "hovertemplate": None,
+    }
+
+
+def _diagonal(ends: list[float]) -> Trace:
+    line = _line(ends, ends, "as predicted", GREY, [], _THIN)
+    line["line"]["dash"] = "dot"
+    return {**line, "mode": "lines", "showlegend": True}
+
+
+def _key(name: str, dash: str) -> Trace:
+    """A legend entry without a line of its own."""
+    trace = _line([np.nan], [np.nan], name, GREY, [])
+    trace["line"]["dash"] = dash
+    return {**trace, "mode": "lines", "showlegend": True}
+
+
+def _drawn(charts: Sequence[Chart]) -> list[Chart]:
+    return [chart for chart in charts if chart.traces]
+
+
+def _by_steps(what: str) -> dict[str, Any]:
+    return _layout("real steps", what)
+
+
+def _layout(x: str, y: str) -> dict[str, Any]:
+    return {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}}
+
+
+def _plain(text: str) -> str:
+    return html.escape(text, quote=False)
