@@ -30,7 +30,7 @@ def learn() -> int:
     reached = max(returns[-3:])
     verdict = "still learns" if reached >= THRESHOLD else "does not learn any more"
     print(json.dumps({"returns": returns, "threshold": THRESHOLD}))
-    print(f"HalfCheetah at {STEPS} real steps: {reached} (at least {THRESHOLD}): {verdict}.")
+    print(f"HalfCheetah at {STEPS} steps: {reached}, at least {THRESHOLD}: {verdict}.")
     return 0 if reached >= THRESHOLD else 1
 
 

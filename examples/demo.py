@@ -40,10 +40,10 @@ def demo() -> int:
         if code := main(command):
             return code
     best = max(row["return_real"] for row in read_curves([run])[0].rows)
-    print(f"\nReturn per episode: random policy {random_return():.0f}, POMBU {best:.0f}.")
+    print(f"\nReturn per episode: random {random_return():.0f}, POMBU {best:.0f}.")
     print(f"Learning curve: {run}/returns.png, numbers: {run}/metrics.csv")
-    print(f"Next: `pombu resume {run} --total-steps 40000`, `pombu envs`, `pombu --help`")
-    print("(the command is .venv/bin/pombu until you activate .venv).")
+    print(f"Next: `pombu resume {run} --total-steps 40000`, `pombu --help` (the")
+    print("command is .venv/bin/pombu until you activate .venv).")
     return 0
 
 
