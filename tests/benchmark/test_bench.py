@@ -9,7 +9,14 @@ import jax
 import pytest
 from sizes import small
 
-from pombu.benchmarks import collection, comparison, growth, suite, workload
+from pombu.benchmarks import (
+    baselines,
+    collection,
+    comparison,
+    growth,
+    suite,
+    workload,
+)
 from pombu.cli import main
 
 PROMISED = (
@@ -25,6 +32,9 @@ PROMISED = (
     "update.vs_pytorch",
     "uncertainty.overhead",
     "pombu_over_meppo",
+    "baselines.trpo.steps_per_s",
+    "baselines.metrpo.steps_per_s",
+    "baselines.slbo.steps_per_s",
     "iteration.growth_200k_over_20k",
     "compile.seconds",
     "memory.peak_mb",
@@ -44,6 +54,10 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(
         growth, "measure", lambda whole: {20_000: 2.0, 100_000: 2.1, 200_000: 2.5}
     )
+    monkeypatch.setattr(baselines, "measure", partial(baselines.measure, sizes="smoke"))
+    monkeypatch.setattr(baselines, "STORED", 400)
+    monkeypatch.setattr(baselines, "TRAJECTORIES", 2)
+    monkeypatch.setattr(baselines, "POLICY_UPDATES", 2)
     before = jax.config.jax_enable_compilation_cache
     yield
     jax.config.update("jax_enable_compilation_cache", before)

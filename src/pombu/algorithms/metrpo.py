@@ -170,7 +170,7 @@ class Learner:
             self.workers,
         )
         rule = _StopRule(self, state, episodes, keys, policy)
-        plan = self._plan("imagine")
+        plan = self.plan("imagine")
         summaries = []
         for i in range(config.updates):
             with stage("imagine"):
@@ -194,7 +194,8 @@ class Learner:
         metrics = {"updates": float(len(summaries)), **trust_region_metrics(summaries)}
         return improved, metrics
 
-    def _plan(self, stage: str) -> Plan:
+    def plan(self, stage: str) -> Plan:
+        """A batch of virtual trajectories, drawn evenly from the members."""
         imagination, members = self.config.imagination, self.config.model.members
         evenly = jnp.full(members, 1.0 / members)
         return Plan(stage, 0, imagination.trajectories, imagination.shards, evenly)

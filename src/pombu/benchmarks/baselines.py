@@ -28,16 +28,19 @@ POLICY_UPDATES = 10
 """Of SLBO: a quarter of its paper's round, with a quarter of the model's updates."""
 
 
-def measure(repeats: int, budget: float) -> dict[str, dict[str, float]]:
+def measure(
+    repeats: int, budget: float, sizes: str = "paper"
+) -> dict[str, dict[str, float]]:
     """Imagined steps per second of each.
 
     Args:
         repeats: rounds.
         budget: seconds after which no further round begins.
+        sizes: the preset to take them from.
     """
     task = load(TASK)
-    ensemble = metrpo_learner(task)
-    alternating = slbo_learner(task)
+    ensemble = metrpo_learner(task, sizes)
+    alternating = slbo_learner(task, sizes)
     work: dict[str, Work] = {
         "trpo": trpo_step(ensemble),
         "metrpo": metrpo_update(ensemble),
@@ -60,16 +63,16 @@ def measure(repeats: int, budget: float) -> dict[str, dict[str, float]]:
     }
 
 
-def metrpo_learner(task: Task) -> metrpo.Learner:
+def metrpo_learner(task: Task, sizes: str) -> metrpo.Learner:
     """ME-TRPO that improves once."""
-    config = preset("metrpo", "paper", TASK)
+    config = preset("metrpo", sizes, TASK)
     imagination = replace(config.imagination, trajectories=TRAJECTORIES)
     return metrpo.Learner(task, replace(config, updates=1, imagination=imagination))
 
 
-def slbo_learner(task: Task) -> slbo.Learner:
+def slbo_learner(task: Task, sizes: str) -> slbo.Learner:
     """SLBO that goes one short round."""
-    config = preset("slbo", "paper", TASK)
+    config = preset("slbo", sizes, TASK)
     updates = config.model_updates * POLICY_UPDATES // config.policy_updates
     short = replace(
         config, rounds=1, model_updates=updates, policy_updates=POLICY_UPDATES

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from pombu.benchmarks import collection, growth, limit, without
+from pombu.benchmarks import baselines, collection, growth, limit, without
 from pombu.benchmarks.comparison import compare
 from pombu.benchmarks.timing import CompileClock, take_turns
 from pombu.benchmarks.workload import Workload, paper_workload
@@ -62,10 +62,13 @@ def run(effort: Effort, say: Callable[[str], None]) -> Figures:
     limits = _limits(work)
     compared = compare(work, limits, effort.repeats, effort.budget, say)
     say("the cost of uncertainty")
+    uncertain = _uncertainty(work, effort)
+    say("the baselines")
     return {
         "limit": limits,
         **compared,
-        **_uncertainty(work, effort),
+        **uncertain,
+        "baselines": baselines.measure(effort.repeats, effort.budget),
         "iteration": {
             "measured": "iteration" if effort.whole_iterations else "fit and update",
             "seconds": {str(size): spent for size, spent in iteration.items()},

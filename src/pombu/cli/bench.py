@@ -73,6 +73,8 @@ def show(figures: dict[str, Any]) -> None:
     table.add_row("whole update", f"{figures['uncertainty']['with_seconds']:.2f} s")
     table.add_row("the uncertainty adds", f"{figures['uncertainty']['overhead']:.1%}")
     table.add_row("POMBU over MEPPO", f"{figures['pombu_over_meppo']:.2f}x")
+    for name, speed in figures["baselines"].items():
+        table.add_row(name, f"{speed['steps_per_s']:,.0f} imagined steps/s")
     iteration = figures["iteration"]
     for size, spent in iteration["seconds"].items():
         table.add_row(
