@@ -558,7 +558,7 @@ class Reference:
     def explore(self, keys: Keys) -> list[Policy]:
         """Exploration policies, each from the current one."""
         config = self.config
-        if self.iteration == 0:
+        if self.iteration == 0 or not config.exploration.policies:
             return [self.policy]
         contract: Any = self.task.contract
         policies = []

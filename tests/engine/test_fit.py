@@ -19,7 +19,7 @@ module = import_module("pombu.models.fit")
 
 CONFIG = ModelConfig(
     members=3,
-    hidden=(6,),
+    hidden=(12,),
     learning_rate=1e-2,
     batch_size=16,
     validation_rows=20,
@@ -46,7 +46,7 @@ def start(config: ModelConfig = CONFIG) -> Ensemble:
 
 
 def do_fit(
-    config: ModelConfig = CONFIG, rows: int = 60, capacity: int = 100, workers: int = 2
+    config: ModelConfig = CONFIG, rows: int = 60, capacity: int = 160, workers: int = 2
 ) -> Any:
     inputs, targets, validation = make_rows(rows)
     pool = Workers(workers)
@@ -58,8 +58,7 @@ def do_fit(
 
 
 def test_learns_a_linear_map() -> None:
-    config = change(max_epochs=80, patience=80, hidden=(16,))
-    ensemble, report = do_fit(config, rows=200, capacity=200)
+    ensemble, report = do_fit(change(max_epochs=80, patience=80), rows=160)
     x = jnp.array([[0.5, -1.0], [-1.0, 0.3], [1.5, 1.0]])
     everyone = jnp.broadcast_to(x, (3, 3, 2))
     predicted = predict(materialise(ensemble), everyone)
@@ -120,15 +119,15 @@ def scripted(
 ) -> Any:
     """Fit members 0, 1, ... whose validation losses after each epoch are given."""
     script = Script(monkeypatch, losses)
-    config = change(members=len(losses), batch_size=64, **fields)
-    ensemble = init_ensemble(jax.random.key(0), len(losses), 2, 1, (6,))
-    numbers = jnp.arange(len(losses), dtype=jnp.float32)[:, None] + jnp.zeros((1, 6))
-    object.__setattr__(ensemble.layers[0], "gain", numbers)
+    config = change(batch_size=64, **fields)
+    ensemble = start()
+    numbers = np.arange(3, dtype=np.float32)[:, None] + np.zeros((1, 12), np.float32)
+    object.__setattr__(ensemble.layers[0], "gain", jnp.asarray(numbers))
     inputs, targets, _ = make_rows(60)
-    validation = np.zeros((len(losses), 60), bool)
+    validation = np.zeros((3, 60), bool)
     validation[:, :10] = True
     ensemble, report = fit(
-        ensemble, inputs, targets, validation, config, 60, (0,), Workers(2)
+        ensemble, inputs, targets, validation, config, 160, (0,), Workers(2)
     )
     return ensemble.layers[-1].bias[:, 0].tolist(), report, script.calls
 
@@ -154,19 +153,21 @@ def test_best_weights_come_back_and_members_stop_on_their_own(
 
 def test_a_tie_counts_as_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     kept, report, _ = scripted(
-        monkeypatch, [[2.0, 2.0, 2.0, 3.0, 3.0]], patience=2, max_epochs=9
+        monkeypatch, [[2.0, 2.0, 2.0, 3.0, 3.0]] * 3, patience=2, max_epochs=9
     )
-    assert kept == [3.0]
-    assert report.epochs.tolist() == [5.0]
+    assert kept == [3.0] * 3
+    assert report.epochs.tolist() == [5.0] * 3
 
 
 def test_a_loss_that_is_no_number_is_never_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nan = float("nan")
-    kept, report, _ = scripted(monkeypatch, [[1.0, nan, nan]], patience=2, max_epochs=9)
-    assert kept == [1.0]
-    assert report.validation_loss.tolist() == [1.0]
+    kept, report, _ = scripted(
+        monkeypatch, [[1.0, nan, nan]] * 3, patience=2, max_epochs=9
+    )
+    assert kept == [1.0] * 3
+    assert report.validation_loss.tolist() == [1.0] * 3
 
 
 def test_never_takes_more_steps_than_allowed() -> None:
@@ -187,13 +188,13 @@ def test_growing_data_recompiles_nothing_and_padding_changes_nothing() -> None:
     ensemble, _ = do_fit(rows=60)
     compiled = module._train._cache_size(), module._validate._cache_size()
     do_fit(rows=61)
-    do_fit(rows=100)
+    do_fit(rows=160)
     assert (module._train._cache_size(), module._validate._cache_size()) == compiled
-    assert same(ensemble, do_fit(rows=60, capacity=120)[0])
+    assert same(ensemble, do_fit(rows=60, capacity=200)[0])
 
 
 def test_episodes_too_short_to_split_are_learned_all_the_same() -> None:
     inputs, targets, _ = make_rows(20)
     nothing = np.zeros((3, 20), bool)
-    _, report = fit(start(), inputs, targets, nothing, CONFIG, 100, (0,), Workers(1))
+    _, report = fit(start(), inputs, targets, nothing, CONFIG, 160, (0,), Workers(1))
     assert np.isfinite(report.validation_loss).all()

@@ -22,7 +22,8 @@ from pombu.workers import Workers, jit
 from pombu.worlds import Rules, World, predict_step
 
 RETURNS = ReturnConfig(gamma=0.9, reward_clip=1.5)
-MEMBERS = 3
+MEMBERS, HORIZON, NUMBER, RUNAWAY = 3, 6, 8, 100.0
+"""The same for all tests, so that they share what is compiled."""
 
 _imagine = jit(imagine)
 
@@ -36,9 +37,12 @@ def far_right(obs: Any, action: Any, next_obs: Any) -> Any:
     return next_obs[..., 0] > 0.8
 
 
-def make_rules(contract: Any, horizon: int, runaway: float = 1e5) -> Rules:
-    task = hand_made_task(contract, horizon)
-    return Rules(contract, task.action_box, RETURNS, horizon, runaway, "float32")
+ENDLESS, ENDING = Mimic(quadratic), Mimic(quadratic, far_right)
+
+
+def rules_of(contract: Any) -> Rules:
+    box = hand_made_task(contract, HORIZON).action_box
+    return Rules(contract, box, RETURNS, HORIZON, RUNAWAY, "float32")
 
 
 def make_world() -> World:
@@ -74,36 +78,21 @@ def plain(world: World) -> reference.World:
 
 POLICY = init_policy(jax.random.key(0), 2, 1, (5,), log_std=-0.5)
 VALUE = init_value(jax.random.key(1), 2, (5,))
+STARTS = jax.random.normal(jax.random.key(3), (NUMBER, 2)) - 0.5
 
 
-@pytest.mark.parametrize("terminal", [None, far_right], ids=["endless", "ending"])
-def test_equals_a_plain_loop_with_the_same_draws(terminal: Any) -> None:
-    contract = Mimic(quadratic, terminal)
-    world, rules = make_world(), make_rules(contract, 6)
-    starts = jax.random.normal(jax.random.key(3), (8, 2)) - 0.5
-    weights, key = jnp.array([0.5, 0.3, 0.2]), jax.random.key(4)
-    imagined = _imagine(POLICY, VALUE, world, rules, starts, weights, key)
-    expected = reference.imagine(
-        reference.policy_of(POLICY),
-        reference.network_of(VALUE),
-        plain(world),
-        hand_made_task(contract, 6),
-        RETURNS,
-        np.asarray(starts),
-        weights,
-        key,
+def imagined_in(
+    world: World,
+    contract: Any = ENDLESS,
+    starts: Any = STARTS,
+    weights: Any = None,
+    seed: int = 4,
+) -> Imagined:
+    weights = uniform(world.members) if weights is None else jnp.asarray(weights)
+    imagined: Imagined = _imagine(
+        POLICY, VALUE, world, rules_of(contract), starts, weights, jax.random.key(seed)
     )
-    expected["raw_rewards"] = expected.pop("raw")
-    for name, array in expected.items():
-        np.testing.assert_allclose(getattr(imagined, name), array, atol=2e-5)
-    assert int(imagined.masked) == 0
-    goals, loops = prepare(imagined), reference.targets(expected, RETURNS)
-    counted = expected["weight"] > 0
-    assert counted.all() == (terminal is None)
-    for name, array in loops.items():
-        np.testing.assert_allclose(
-            np.asarray(getattr(goals, name))[counted], array[counted], atol=1e-4
-        )
+    return imagined
 
 
 def prepare(imagined: Imagined, config: ReturnConfig = RETURNS) -> Any:
@@ -117,14 +106,38 @@ def prepare(imagined: Imagined, config: ReturnConfig = RETURNS) -> Any:
     )
 
 
+@pytest.mark.parametrize("contract", [ENDLESS, ENDING], ids=["endless", "ending"])
+def test_equals_a_plain_loop_with_the_same_draws(contract: Any) -> None:
+    world, weights = make_world(), jnp.array([0.5, 0.3, 0.2])
+    imagined = imagined_in(world, contract, weights=weights)
+    expected = reference.imagine(
+        reference.policy_of(POLICY),
+        reference.network_of(VALUE),
+        plain(world),
+        hand_made_task(contract, HORIZON),
+        RETURNS,
+        np.asarray(STARTS),
+        weights,
+        jax.random.key(4),
+    )
+    expected["raw_rewards"] = expected.pop("raw")
+    for name, array in expected.items():
+        np.testing.assert_allclose(getattr(imagined, name), array, atol=2e-5)
+    assert int(imagined.masked) == 0
+    goals, loops = prepare(imagined), reference.targets(expected, RETURNS)
+    counted = expected["weight"] > 0
+    assert counted.all() == (contract is ENDLESS)
+    for name, array in loops.items():
+        np.testing.assert_allclose(
+            np.asarray(getattr(goals, name))[counted], array[counted], atol=1e-4
+        )
+
+
 def test_uncertainty_is_that_of_algorithm_1() -> None:
     """The members' rewards and next values along the trajectories, given to
     `pombu.q_uncertainty`."""
-    world, rules = make_world(), make_rules(Mimic(quadratic), 5)
-    starts = jax.random.normal(jax.random.key(3), (4, 2))
-    imagined = _imagine(
-        POLICY, VALUE, world, rules, starts, uniform(MEMBERS), jax.random.key(4)
-    )
+    world, rules = make_world(), rules_of(ENDLESS)
+    imagined = imagined_in(world)
     rewards, next_values = [], []
     for observation, action in zip(
         imagined.observations, imagined.actions, strict=True
@@ -142,139 +155,99 @@ def test_uncertainty_is_that_of_algorithm_1() -> None:
     )
 
 
-def constant_world(deltas: list[list[float]]) -> World:
+def constant_world(*deltas: tuple[float, float]) -> World:
     """Members that add a constant of their own, whatever the state and action."""
-    changes = jnp.array(deltas)
-    layers = Layers((jnp.zeros((len(deltas), 3, 2)),), (changes,))
+    shapes = [(len(deltas), i, o) for i, o in ((3, 6), (6, 6), (6, 2))]
+    silent = [jnp.zeros((len(deltas), 6))] * 2
+    layers = Layers(
+        tuple(jnp.zeros(shape) for shape in shapes), (*silent, jnp.array(deltas))
+    )
     same_units = [Normaliser(jnp.zeros(d), jnp.ones(d)) for d in (2, 1, 2)]
     return World(layers, *same_units, None, jnp.float32(1.0))
 
 
-def position(obs: Any, action: Any, next_obs: Any) -> Any:
-    return next_obs[..., 1]
-
-
 def test_next_states_are_drawn_by_weight_and_rewards_are_the_mean() -> None:
-    """Members move by 0, 1 and 2; in 6000 draws their shares are within 4 sigma."""
-    world = constant_world([[0.0, 0.0], [1.0, 3.0], [2.0, 6.0]])
-    rules = replace_returns(make_rules(Mimic(position), 3), ReturnConfig(gamma=0.9))
+    """Members move by 0, 1/2 and 1; of 4000 draws their shares are within 4 sigma."""
+    world = constant_world((0.0, 0.0), (0.5, 0.0), (1.0, 0.0))
     weights = np.array([0.7, 0.2, 0.1])
-    starts = jnp.zeros((3000, 2))
-    imagined = _imagine(
-        POLICY, VALUE, world, rules, starts, jnp.asarray(weights), jax.random.key(0)
-    )
-    states = np.asarray(imagined.observations)
-    moves = np.rint(states[1:, :, 0] - states[:-1, :, 0]).astype(int).ravel()
-    shares = np.bincount(moves, minlength=3) / len(moves)
-    sigma = np.sqrt(weights * (1 - weights) / len(moves))
+    moves = []
+    for seed in range(100):
+        imagined = imagined_in(world, starts=0.0 * STARTS, weights=weights, seed=seed)
+        x = np.asarray(imagined.observations[..., 0])
+        moves.append(np.rint(2 * np.diff(x, axis=0)).astype(int).ravel())
+        boxed = rules_of(ENDLESS).box.to_box(imagined.actions)
+        effort = 0.1 * np.asarray(boxed[..., 0]) ** 2
+        by_member = [np.clip(x + d - effort, -1.5, 1.5) for d in (0.0, 0.5, 1.0)]
+        np.testing.assert_allclose(imagined.rewards, np.mean(by_member, 0), atol=1e-5)
+    drawn = np.concatenate(moves)
+    assert len(drawn) == 4000
+    shares = np.bincount(drawn, minlength=3) / len(drawn)
+    sigma = np.sqrt(weights * (1 - weights) / len(drawn))
     assert (np.abs(shares - weights) < 4 * sigma).all()
-    mean = np.clip(states[..., 1:] + [0.0, 3.0, 6.0], -5, 5).mean(-1)
-    np.testing.assert_allclose(imagined.rewards, mean, atol=1e-5)
-
-
-def replace_returns(rules: Rules, returns: ReturnConfig) -> Rules:
-    return Rules(
-        rules.contract, rules.box, returns, rules.horizon, rules.runaway, "float32"
-    )
 
 
 def assert_clean(imagined: Imagined) -> None:
-    for leaf in jax.tree.leaves(imagined):
-        assert bool(jnp.isfinite(leaf).all())
-    for leaf in jax.tree.leaves(prepare(imagined)):
+    for leaf in jax.tree.leaves((imagined, prepare(imagined))):
         assert bool(jnp.isfinite(leaf).all())
 
 
 def test_runaways_and_non_finite_trajectories_are_masked_and_counted() -> None:
-    """Moving right by 1 from 0, 8 and NaN with a bound at 10 in 5 steps."""
-    rules = make_rules(Mimic(position), 5, runaway=10.0)
-    world = constant_world([[1.0, 0.1], [1.0, -0.1]])
-    starts = jnp.array([[0.0, 0.0], [8.0, 0.0], [jnp.nan, 0.0], [4.0, 1.0]])
-    imagined = _imagine(
-        POLICY, VALUE, world, rules, starts, uniform(2), jax.random.key(0)
-    )
-    assert imagined.weight.sum(0).tolist() == [5.0, 0.0, 0.0, 5.0]
+    """Moving right by 1 for 6 steps, with a bound at 100, from 0, 98, NaN and 4."""
+    world = constant_world((1.0, 0.1), (1.0, -0.1), (1.0, 0.0))
+    starts = jnp.zeros((NUMBER, 2)).at[:4, 0].set(jnp.array([0.0, 98.0, jnp.nan, 4.0]))
+    imagined = imagined_in(world, starts=starts)
+    assert imagined.weight.sum(0).tolist() == [6.0, 0.0, 0.0, 6.0, 6.0, 6.0, 6.0, 6.0]
     assert int(imagined.masked) == 2
     assert_clean(imagined)
-    sound = _imagine(
-        POLICY, VALUE, world, rules, starts[:1], uniform(2), jax.random.key(0)
-    )
-    assert int(sound.masked) == 0
+    assert int(imagined_in(world, starts=0.0 * STARTS).masked) == 0
 
 
 @pytest.mark.parametrize("broken", [jnp.nan, jnp.inf, 1e7])
 def test_a_broken_member_masks_even_if_it_is_never_drawn(broken: float) -> None:
     """It would spoil the mean reward and the local uncertainty all the same."""
-    rules = make_rules(Mimic(position), 3)
-    world = constant_world([[1.0, 0.0], [broken, 0.0]])
-    imagined = _imagine(
-        POLICY,
-        VALUE,
-        world,
-        rules,
-        jnp.zeros((2, 2)),
-        jnp.array([1.0, 0.0]),
-        jax.random.key(0),
-    )
-    assert int(imagined.masked) == 2
+    world = constant_world((0.1, 0.0), (0.1, 0.0), (broken, 0.0))
+    imagined = imagined_in(world, weights=[0.5, 0.5, 0.0])
+    assert int(imagined.masked) == NUMBER
     assert_clean(imagined)
 
 
 def test_what_comes_after_an_end_neither_masks_nor_leaves_a_nan() -> None:
-    """Ends at 2; from 3 on the reward is no number and at 5 the state would be lost."""
+    """Moving right by 25 from 0, ending beyond 40: the rewards after the third step are
+    no numbers, and the fifth state would have run away."""
 
     def reward(obs: Any, action: Any, next_obs: Any) -> Any:
-        return jnp.sqrt(2.5 - next_obs[..., 0])
+        return jnp.sqrt(62.5 - next_obs[..., 0]) / 5.0
 
     def ends(obs: Any, action: Any, next_obs: Any) -> Any:
-        return next_obs[..., 0] >= 2.0
+        return next_obs[..., 0] > 40.0
 
-    rules = make_rules(Mimic(reward, ends), 8, runaway=5.0)
-    imagined = _imagine(
-        POLICY,
-        VALUE,
-        constant_world([[1.0, 0.0]]),
-        rules,
-        jnp.zeros((2, 2)),
-        uniform(1),
-        jax.random.key(0),
-    )
+    world = constant_world((25.0, 0.0), (25.0, 0.0), (25.0, 0.0))
+    imagined = imagined_in(world, Mimic(reward, ends), 0.0 * STARTS)
     assert int(imagined.masked) == 0
-    assert imagined.weight[:, 0].tolist() == [1.0, 1.0] + [0.0] * 6
-    assert imagined.continues[:, 0].tolist() == [1.0] + [0.0] * 7
+    assert imagined.weight[:, 0].tolist() == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+    assert imagined.continues[:, 0].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     assert_clean(imagined)
-    expected = [np.sqrt(1.5) + 0.9 * np.sqrt(0.5), np.sqrt(0.5)]
-    scaled = prepare(imagined, replace(RETURNS, reward_clip=None)).returns[:2, 0]
-    np.testing.assert_allclose(scaled, expected, rtol=1e-5)
+    first, second = np.sqrt(37.5) / 5.0, np.sqrt(12.5) / 5.0
+    np.testing.assert_allclose(
+        prepare(imagined).returns[:2, 0], [first + 0.9 * second, second], rtol=1e-5
+    )
 
 
 def test_one_member_is_never_uncertain() -> None:
-    rules = make_rules(Mimic(quadratic), 4)
-    world = constant_world([[0.3, -0.1]])
-    imagined = _imagine(
-        POLICY, VALUE, world, rules, jnp.ones((3, 2)), uniform(1), jax.random.key(0)
-    )
+    imagined = imagined_in(constant_world((0.3, -0.1)))
     assert float(jnp.abs(imagined.local).max()) == 0.0
     assert float(prepare(imagined).uncertainty.max()) == 0.0
 
 
 def test_shards_are_independent_parts_whoever_works_on_them() -> None:
-    world, rules = make_world(), make_rules(Mimic(quadratic), 6)
-    starts = jax.random.normal(jax.random.key(3), (8, 2))
-    key = jax.random.key(4)
-    arguments: Any = (POLICY, VALUE, world, rules, starts, uniform(MEMBERS), key, 2)
-    joined = imagine_in_shards(*arguments, Workers(1))
-    assert same(joined, imagine_in_shards(*arguments, Workers(2)))
-    for shard, part in enumerate((starts[:4], starts[4:])):
-        alone = _imagine(
-            POLICY,
-            VALUE,
-            world,
-            rules,
-            part,
-            uniform(MEMBERS),
-            jax.random.fold_in(key, shard),
-        )
-        columns = slice(4 * shard, 4 * shard + 4)
+    world, key = make_world(), jax.random.key(4)
+    starts = jnp.concatenate([STARTS, -STARTS])
+    arguments: Any = (POLICY, VALUE, world, rules_of(ENDLESS), starts, uniform(MEMBERS))
+    joined = imagine_in_shards(*arguments, key, 2, Workers(1))
+    assert same(joined, imagine_in_shards(*arguments, key, 2, Workers(2)))
+    for shard, part in enumerate((STARTS, -STARTS)):
+        own_key = jax.random.fold_in(key, shard)
+        alone = _imagine(*arguments[:4], part, uniform(MEMBERS), own_key)
+        columns = slice(NUMBER * shard, NUMBER * (shard + 1))
         assert same(joined.rewards[:, columns], alone.rewards)
         assert same(joined.observations[:, columns], alone.observations)

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pombu.config import PolicyConfig
-from pombu.improvement import Batch, improve_policy, policy_adam
+from pombu.improvement import Batch
 from pombu.objectives import (
     clipped_surrogate,
     conservative_surrogate,
@@ -58,7 +56,7 @@ def test_exploration_seeks_uncertainty() -> None:
     assert bold.tolist() == [12.0, 19.0, 53.0, 4.0, 32.0, 8.0]
 
 
-def make_batch(uncertainty: float = 1.0, number: int = 256) -> tuple[Any, Batch]:
+def make_batch(number: int = 64) -> tuple[Any, Batch]:
     """A policy and samples it drew, whose advantage is the first action."""
     draw = np.random.default_rng(0)
     policy = init_policy(jax.random.key(0), 3, 2, (8,))
@@ -70,7 +68,7 @@ def make_batch(uncertainty: float = 1.0, number: int = 256) -> tuple[Any, Batch]
         log_probs,
         jnp.zeros(number),
         actions[:, 0] + observations[:, 0],
-        jnp.full(number, uncertainty) * jnp.asarray(draw.random(number), jnp.float32),
+        jnp.asarray(draw.random(number), jnp.float32),
         jnp.ones(number),
     )
 
@@ -120,40 +118,3 @@ def test_without_alpha_the_gradient_is_that_of_ppo() -> None:
             jax.tree.leaves(first), jax.tree.leaves(second), strict=True
         ):
             np.testing.assert_allclose(one, two, atol=1e-6)
-
-
-def test_a_larger_alpha_takes_smaller_steps() -> None:
-    policy, batch = make_batch()
-    config = PolicyConfig(
-        hidden=(8,), learning_rate=1e-2, epochs=4, minibatch=64, gradient_clip=10.0
-    )
-    optimiser = policy_adam(config).init(policy)
-    steps = []
-    for alpha in (0.0, 0.5, 2.0, 20.0):
-        _, _, report = improve_policy(
-            policy, optimiser, batch, (0,), config.learning_rate, alpha, config
-        )
-        steps.append(float(report.kl))
-    assert steps == sorted(steps, reverse=True)
-    assert steps[-1] < 0.2 * steps[0]
-
-
-def test_exploration_moves_towards_what_is_uncertain() -> None:
-    """With no advantage at all and uncertainty where the second action is positive."""
-    policy, batch = make_batch()
-    positive = (batch.actions[:, 1] > 0).astype(jnp.float32)
-    bold = exploration_advantage(jnp.zeros_like(positive), positive, 1.0)
-    config = PolicyConfig(hidden=(8,), epochs=4, minibatch=64)
-    bolder, _, _ = improve_policy(
-        policy,
-        policy_adam(config).init(policy),
-        batch._replace(advantages=bold),
-        (0,),
-        1e-2,
-        0.0,
-        config,
-    )
-    before = float(policy.mean(batch.observations)[:, 1].mean())
-    after = float(bolder.mean(batch.observations)[:, 1].mean())
-    assert after > before + 0.05
-    assert eqx.tree_equal(policy, init_policy(jax.random.key(0), 3, 2, (8,)))

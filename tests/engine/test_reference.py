@@ -8,6 +8,7 @@ from reference import Reference, doubles
 from tiny import CONFIG, change, run
 
 from pombu.algorithms.pombu import Learner
+from pombu.config import POMBUConfig
 from pombu.envs import load
 
 METRICS = (
@@ -30,25 +31,37 @@ def parameters(reference: Reference) -> list[Any]:
     return [*networks, *value[0::2], *value[1::2], *members]
 
 
-@pytest.fixture(scope="module")
-def plain() -> tuple[Reference, list[Any]]:
+def run_plainly(config: POMBUConfig) -> tuple[Reference, list[Any]]:
     """Two iterations, so that exploration policies run too."""
     task = load(CONFIG.env)
-    reference = Reference(task, CONFIG, Learner(task, CONFIG).init(3), 3)
+    reference = Reference(task, config, Learner(task, config).init(3), 3)
     return reference, [reference.iterate() for _ in range(2)]
 
 
-def test_two_iterations_equal_the_plain_ones(plain: Any) -> None:
+@pytest.fixture(scope="module")
+def plain() -> tuple[Reference, list[Any]]:
+    return run_plainly(CONFIG)
+
+
+def assert_equal(reference: Reference, expected: list[Any]) -> None:
     """Float32 against float64: after about a hundred Adam steps of 1e-2 and more, all
     parameters are within 1e-4 and all metrics within 1e-3 of themselves."""
-    reference, expected = plain
-    state, rows = run(Learner(reference.task, CONFIG), 3, 2)
+    state, rows = run(Learner(reference.task, reference.config), 3, 2)
     for row, answer in zip(rows, expected, strict=True):
         for name in METRICS:
             assert row[name] == pytest.approx(answer[name], rel=1e-3), name
     trained = doubles((state.policy, state.value, state.ensemble))
     for one, two in zip(trained, parameters(reference), strict=True):
         np.testing.assert_allclose(one, two, atol=1e-4)
+
+
+def test_two_iterations_equal_the_plain_ones(plain: Any) -> None:
+    assert_equal(*plain)
+
+
+def test_meppo_is_alpha_zero_beta_zero_and_no_exploration() -> None:
+    config = change(CONFIG, alpha=0.0, beta=0.0, exploration__policies=0)
+    assert_equal(*run_plainly(config))
 
 
 def test_bfloat16_stays_near(plain: Any) -> None:

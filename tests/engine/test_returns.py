@@ -2,12 +2,11 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pombu.config import ReturnConfig
 from pombu.returns import discounted_sum, scaled_reward, targets
@@ -37,44 +36,32 @@ def make_steps(seed: int, horizon: int = 7, number: int = 4) -> dict[str, Any]:
     return steps
 
 
+_targets = jax.jit(targets, static_argnums=5)
+
+
 def engine(steps: dict[str, Any], config: ReturnConfig) -> Any:
     names = ("rewards", "values", "local", "continues", "weight")
     arrays = (jnp.asarray(steps[name], jnp.float32) for name in names)
     if not config.bootstrap:
-        return targets(*arrays, config)
-    return targets(*arrays, config, jnp.asarray(steps["beyond"], jnp.float32)[None])
+        return _targets(*arrays, config)
+    return _targets(*arrays, config, jnp.asarray(steps["beyond"], jnp.float32)[None])
 
 
-@settings(deadline=None, max_examples=25)
-@given(
-    st.integers(0, 10**6),
-    st.sampled_from([1.0, 0.99, 0.5]),
-    st.sampled_from([1.0, 0.95, 0.3, 0.0]),
-    st.sampled_from([None, 0.7]),
-    st.booleans(),
-    st.sampled_from([None, 0.9]),
-    st.sampled_from(["reward", "advantage"]),
-    st.booleans(),
+@pytest.mark.parametrize(
+    "config",
+    [
+        ReturnConfig(),
+        PLAIN,
+        ReturnConfig(gamma=1.0, advantage_clip=0.7, variance_clip=0.9),
+        ReturnConfig(lam=0.95, uncertainty_units="advantage"),
+        ReturnConfig(gamma=0.5, lam=0.0, standardise_advantages=False),
+        ReturnConfig(bootstrap=True, advantage_clip=None),
+        ReturnConfig(bootstrap=True, lam=0.3, variance_clip=None),
+    ],
+    ids=lambda config: f"gamma={config.gamma} lambda={config.lam}",
 )
-def test_equal_to_loops(
-    seed: int,
-    gamma: float,
-    lam: float,
-    advantage_clip: float | None,
-    standardise: bool,
-    variance_clip: float | None,
-    units: Any,
-    bootstrap: bool,
-) -> None:
-    config = ReturnConfig(
-        gamma=gamma,
-        lam=lam,
-        advantage_clip=advantage_clip,
-        standardise_advantages=standardise,
-        variance_clip=variance_clip,
-        uncertainty_units=units,
-        bootstrap=bootstrap,
-    )
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_to_loops(config: ReturnConfig, seed: int) -> None:
     steps = make_steps(seed)
     answer, expected = engine(steps, config), reference.targets(steps, config)
     counted = steps["weight"] > 0

@@ -27,6 +27,7 @@ CONFIG = POMBUConfig(
     trajectories=3,
     iterations=4,
     evaluation_episodes=2,
+    capacity=200,
     model=ModelConfig(
         members=3,
         hidden=(8, 8),

@@ -1,0 +1,76 @@
+"""Real rollouts in the shape of imagined ones."""
+
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from pombu.config import ReturnConfig
+from pombu.data import Normaliser
+from pombu.envs import load
+from pombu.policies import init_policy, log_prob
+from pombu.simulation import simulate
+from pombu.values import init_value, predict
+
+
+class Countdown(gymnasium.Env[Any, Any]):
+    """Counts down from 2, 3 or 4 to its end; the reward is what is left."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0.0, 9.0, (1,), np.float32)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.left = int(self.np_random.integers(2, 5))
+        return np.array([self.left], np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.left -= 1
+        observation = np.array([self.left], np.float32)
+        return observation, float(self.left), self.left == 0, False, {}
+
+
+def test_short_episodes_are_padded_and_end() -> None:
+    task = load("test_simulation:Countdown", horizon=3)
+    policy = init_policy(jax.random.key(0), 1, 1, (4,))
+    value = init_value(jax.random.key(1), 1, (4,))
+    normaliser = Normaliser(jnp.ones(1), jnp.full(1, 2.0))
+    seeds = list(range(12))
+    imagined = simulate(
+        policy,
+        value,
+        task,
+        normaliser,
+        2.0,
+        ReturnConfig(reward_clip=2.5),
+        jax.random.key(2),
+        seeds,
+    )
+    env = task.make()
+    firsts = [int(env.reset(seed=seed)[0][0]) for seed in seeds]
+    env.close()
+    assert set(firsts) == {2, 3, 4}
+    for n, first in enumerate(firsts):
+        left = [first - h for h in range(3)]
+        rewards = np.array([max(x - 1, 0) for x in left], float)
+        assert imagined.raw_rewards[:, n].tolist() == rewards.tolist()
+        scaled = np.minimum(rewards, 2.5) / 2.0
+        assert imagined.rewards[:, n].tolist() == scaled.tolist()
+        assert imagined.weight[:, n].tolist() == [float(x > 0) for x in left]
+        assert imagined.continues[:, n].tolist() == [float(x > 1) for x in left]
+        lived = min(first, 3)
+        normal = (np.array(left[:lived]) - 1.0) / 2.0
+        assert imagined.observations[:lived, n, 0].tolist() == normal.tolist()
+    assert float(jnp.abs(imagined.local).max()) == 0.0
+    np.testing.assert_allclose(
+        imagined.log_probs,
+        log_prob(policy, imagined.observations, imagined.actions),
+        rtol=1e-6,
+    )
+    np.testing.assert_allclose(
+        imagined.values, predict(value, imagined.observations), rtol=1e-6
+    )
