@@ -44,8 +44,12 @@ def learning_curves(experiments: Sequence[Experiment]) -> Chart:
         numbers = [entry.number for entry in one.entries]
         if band is not None:
             traces.append(_interval(band, one.colour, numbers))
-        traces += _lines(one.entries, "return_real", width=_NORMAL if alone else _THIN)
-        if band is not None and not alone:
+        if alone:
+            named = {"name": _plain(one.label), "showlegend": True}
+            traces += [t | named for t in _lines(one.entries, "return_real")]
+            continue
+        traces += _lines(one.entries, "return_real", width=_THIN)
+        if band is not None:
             name = f"{one.label}, mean of {len(curves)} seeds"
             trace = _line(band.steps, band.middle, name, one.colour, numbers, _THICK)
             traces.append({**trace, "showlegend": True})
@@ -75,7 +79,7 @@ def error_by_horizon(experiments: Sequence[Experiment]) -> Chart:
     layout = _layout("steps ahead", "error (standard deviations)")
     layout["xaxis"].update(type="log", tickvals=list(HORIZONS))
     layout["yaxis"].update(_LOGARITHMIC)
-    return Chart("In the last iteration, by horizon", traces, layout)
+    return Chart("In the last iteration, by horizon", traces, layout, True)
 
 
 def errors_over_training(experiments: Sequence[Experiment]) -> list[Chart]:
@@ -163,7 +167,7 @@ def calibration_charts(
     ]
 
 
-_LOGARITHMIC = {"type": "log", "dtick": 1, "exponentformat": "power"}
+_LOGARITHMIC = {"type": "log", "tickformat": "~g"}
 
 
 def _lines(

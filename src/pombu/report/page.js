@@ -42,13 +42,23 @@
     };
   }
 
-  function draw() {
+  const pause = () => new Promise((resume) => setTimeout(resume));
+  let latest = 0;
+
+  // One chart at a time, so that the page answers meanwhile; a newer wish goes first.
+  async function draw() {
+    latest += 1;
+    const own = latest;
     const runs = shown();
-    return charts.map((chart, number) => {
+    delete document.documentElement.dataset.drawn;
+    for (const [number, chart] of charts.entries()) {
       const visible = visibility(chart, runs);
       const traces = chart.traces.map((trace, i) => ({ ...trace, visible: visible[i] }));
-      return Plotly.react(`chart-${number}`, traces, layout(chart), config);
-    });
+      await Plotly.react(`chart-${number}`, traces, layout(chart), config);
+      await pause();
+      if (own !== latest) return;
+    }
+    document.documentElement.dataset.drawn = [...runs].join(" ");
   }
 
   function update() {
@@ -56,9 +66,7 @@
     for (const element of document.querySelectorAll("[data-run]")) {
       element.hidden = !runs.has(Number(element.dataset.run));
     }
-    return Promise.all(draw()).then(() => {
-      document.documentElement.dataset.drawn = [...runs].join(" ");
-    });
+    draw();
   }
 
   function choose(wanted) {

@@ -98,7 +98,7 @@ def _overview(experiments: Sequence[Experiment], measured: Measured) -> Section:
                 str(len(entry.curve.rows)),
                 _number(entry.curve.final()),
                 _number(_best(entry)),
-                _number(float(np.nansum(_hours(entry)))),
+                f"{_hours(entry):.2f}",
             ],
         )
         for entry in entries_of(experiments)
@@ -117,8 +117,8 @@ def _best(entry: Entry) -> float:
     return float(returns.max()) if len(returns) else math.nan
 
 
-def _hours(entry: Entry) -> np.ndarray:
-    return entry.curve.column("iteration_seconds") / 3600
+def _hours(entry: Entry) -> float:
+    return float(np.nansum(entry.curve.column("iteration_seconds"))) / 3600
 
 
 def _learning(experiments: Sequence[Experiment]) -> Section:
@@ -197,7 +197,7 @@ def _spec_text(entry: Entry) -> str:
 
 def _films(experiments: Sequence[Experiment], measured: Measured) -> Section:
     cards = "".join(
-        f'<figure class="card" style="margin:0" data-run="{entry.number}">'
+        f'<figure class="card" data-run="{entry.number}">'
         f"<h3>{html.escape(entry.name)}</h3>"
         f'<img src="{html.escape(film.uri)}" alt="One episode of '
         f'{html.escape(entry.name)}"><figcaption class="quiet">Return '
@@ -211,7 +211,7 @@ def _films(experiments: Sequence[Experiment], measured: Measured) -> Section:
 
 
 def _table(head: Sequence[str], rows: Sequence[tuple[int, list[str]]]) -> str:
-    """A table with a row per run; numbers are aligned to the right."""
+    """A table with a row per run."""
     columns = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     body = "".join(
         f'<tr data-run="{run}">'
