@@ -41,6 +41,19 @@ def acyclic_posterior(rng, states, actions, members, known_rewards=False):
     return Posterior(P, R, rng.dirichlet(np.ones(members)))
 
 
+def independent_rewards(posterior, rng, kinds=2):
+    """The same transitions with rewards drawn independently: assumption 3 holds."""
+    members = len(posterior.P)
+    R = rng.normal(size=(kinds, *posterior.R.shape[1:]))
+    R[:, posterior.terminal] = 0.0
+    shares = rng.dirichlet(np.ones(kinds))
+    return Posterior(
+        np.repeat(posterior.P, kinds, axis=0),
+        np.tile(R, (members, 1, 1)),
+        np.outer(posterior.weights, shares).reshape(-1),
+    )
+
+
 def dirichlet_posterior(rng, states, actions):
     alpha = np.zeros((states, actions, states))
     edges, end = random_order(rng, states)
@@ -68,4 +81,6 @@ def build(draw, family="finite", states=5, members=3):
     else:
         K = rng.integers(1, members + 1)
         posterior = acyclic_posterior(rng, S, A, K, family == "known rewards")
+    if family == "independent rewards":
+        posterior = independent_rewards(posterior, rng)
     return posterior, random_policy(rng, S, A), int(rng.integers(1, S + 2)), gamma

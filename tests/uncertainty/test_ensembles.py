@@ -81,7 +81,7 @@ def test_networks_with_torch_gradients_are_accepted():
 
 
 def test_gaussian_members_that_agree_are_certain_however_noisy(trajectory):
-    states, _ = trajectory
+    states, actions = trajectory
     noisy = gaussian_member(lambda s, a: (s + a, np.ones_like(s)), samples=4)
     got = estimate([noisy, noisy], value, states, actions, reward=reward)
     np.testing.assert_allclose(got, 0.0, atol=1e-6)

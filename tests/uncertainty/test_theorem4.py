@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pombu import objectives
+
 S, A, H = 4, 3, 5
 
 
@@ -30,11 +32,12 @@ def advantages(P, R, policy):
 
 
 def surrogate(P, R, start, theta, old):
-    """E over (M, pi_old) of sum_h r_theta(s,a) A_old(s,a)."""
+    """E over (M, pi_old) of sum_h r_theta(s,a) A_old(s,a), every (h,s,a) a sample."""
     pi_old = jax.nn.softmax(old)
-    ratio = jax.nn.softmax(theta) / pi_old
+    ratio = jnp.broadcast_to(jax.nn.softmax(theta) / pi_old, (H, S, A))
     visits = forward(P, pi_old, start)[:, :, None] * pi_old
-    return jnp.sum(visits * ratio * advantages(P, R, pi_old))
+    samples = (ratio, advantages(P, R, pi_old), visits)
+    return H * objectives.surrogate(*(x.reshape(-1) for x in samples))
 
 
 def test_value_and_gradient_agree_at_the_old_parameters():

@@ -85,13 +85,14 @@ def draw(outcome: Outcome, chosen: np.ndarray) -> Figure:
     for ax, stage in zip(axes[0], stages, strict=True):
         error, sigma = outcome.error[chosen], outcome.sigma[stage][chosen]
         color = COLORS.get(stage, BLUE)
-        ax.scatter(sigma, error, s=7, alpha=0.5, color=color, linewidths=0)
+        ax.scatter(sigma, error, s=7, alpha=0.6, color=color, linewidths=0)
         edge = np.array([0.0, 1.05 * sigma.max()])
         for width, line in ((1, "-"), (2, "--")):
             label = rf"$\pm{width}\sigma$"
             ax.plot(edge, width * edge, color=VERMILLION, lw=1, ls=line, label=label)
             ax.plot(edge, -width * edge, color=VERMILLION, lw=1, ls=line)
         ax.axhline(0, color=GREY, lw=0.6)
+        ax.locator_params(axis="x", nbins=4)
         ax.set(title=stage_title(stage), xlabel="uncertainty", xlim=(0, edge[1]))
     reach = 1.05 * np.abs(outcome.error[chosen]).max()
     axes[0, 0].set(ylabel="error", ylim=(-reach, reach))
