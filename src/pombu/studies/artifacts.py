@@ -46,7 +46,7 @@ def write_json(path: Path, value: Any) -> Path:
 
 
 def write_provenance(
-    folder: Path, name: str, profile: str, settings: Any, seconds: float
+    folder: Path, name: str, profile: str, settings: Any
 ) -> list[Path]:
     """Write config.json and versions.json: how to get these files again."""
     command = f"pombu reproduce {name} --profile {profile} --out {folder.name}"
@@ -61,7 +61,6 @@ def write_provenance(
         **{package: importlib.metadata.version(package) for package in PACKAGES},
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
-        "seconds": round(seconds, 1),
     }
     return [
         write_json(folder / "config.json", config),

@@ -1,7 +1,6 @@
 """Appendix D.1's scatter: error against uncertainty in 2D-point, 500 pairs."""
 
 import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,6 @@ class Settings:
 
 def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
     """Run one dataset, draw pairs of error and uncertainty, write everything."""
-    began = time.monotonic()
     experiment = replace(PROFILES[profile], environments=("Point2D",), datasets=1)
     pairs = min(Settings.pairs, experiment.start_states)
     settings = Settings(experiment, pairs)
@@ -73,8 +71,7 @@ def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
         for stage, sigma in outcome.sigma.items()
     }
     artifacts.write_json(out / "summary.json", summary)
-    seconds = time.monotonic() - began
-    artifacts.write_provenance(out, "figure-scatter", profile, settings, seconds)
+    artifacts.write_provenance(out, "figure-scatter", profile, settings)
     return summary
 
 

@@ -153,20 +153,39 @@ def _independence_part(scores: dict[str, Any]) -> str:
         f"{_interval(found['root_mean_square_error'])} |"
         for name, found in scores.items()
     )
-    return f"""## Why the ratio is near 1: two errors of opposite sign
+    by_dataset = "\n".join(
+        f"| {TITLES.get(name, name)} | {ratio:.1f} | {z:.2f} |"
+        for name, found in scores.items()
+        for ratio, z in sorted(
+            zip(
+                found["member_variance_over_u_by_dataset"],
+                found["mean_z_squared_by_dataset"][TIMED],
+                strict=True,
+            )
+        )
+    )
+    return f"""## What decides mean z²: two errors of opposite sign
 
 Algorithm 1 adds variances as if a model drew its mistakes anew at every step. A member
 rolled alone repeats its own, so the members' returns vary more than U says: the first
 column, with V(s, h). But the judged Q is a mean over the members, whose mistakes partly
 cancel: its squared error is only a fraction of the members' variance, about 1/K if
-their mistakes are independent of each other: the second column. The product of the two
-is what mean z² sees. A histogram close to N(0, 1) is therefore no evidence that
-independence across steps holds; it does not hold here. On another task or with another
-K the two need not cancel: look at `pombu.uncertainty.diagnose` first.
+their mistakes are independent of each other: the second column.
 
 | | member variance / U | squared error / member variance | error of Q (RMS) |
 |---|---|---|---|
-{rows}"""
+{rows}
+
+The product of the two is what mean z² sees. Where it is near 1, the histogram is close
+to N(0, 1); that is no evidence for independence across steps, which does not hold here.
+Dataset by dataset, in the order of how far the mistakes persist:
+
+| | member variance / U | mean z², V(s, h) |
+|---|---|---|
+{by_dataset}
+
+On another task, with a slower policy or with another K the two need not cancel: look at
+`pombu.uncertainty.diagnose` first."""
 
 
 def _scatter_part(pairs: dict[str, dict[str, float]]) -> str:
