@@ -50,7 +50,6 @@
     latest += 1;
     const own = latest;
     const runs = shown();
-    delete document.documentElement.dataset.drawn;
     for (const [number, chart] of charts.entries()) {
       const visible = visibility(chart, runs);
       const traces = chart.traces.map((trace, i) => ({ ...trace, visible: visible[i] }));
@@ -58,7 +57,8 @@
       await pause();
       if (own !== latest) return;
     }
-    document.documentElement.dataset.drawn = [...runs].join(" ");
+    const drawn = { runs: [...runs].join(" "), theme: dark.matches ? "dark" : "light" };
+    Object.assign(document.documentElement.dataset, drawn);
   }
 
   function update() {

@@ -83,8 +83,8 @@ def _without_empty_charts(section: Section) -> Section:
 
 def _overview(experiments: Sequence[Experiment], measured: Measured) -> Section:
     labels = {e.number: one.label for one in experiments for e in one.entries}
-    head = ("Run", "Experiment", "Task", "Seed", "Real steps", "Iterations")
-    head += ("Final return", "Best return", "Hours")
+    head = ["Run", "Experiment", "Task", "Seed", "Real steps", "Iterations"]
+    head += ["Final return", "Best return", "Hours"]
     rows = [
         (
             entry.number,
@@ -139,8 +139,8 @@ def _learning(experiments: Sequence[Experiment]) -> Section:
 def _calibration(experiments: Sequence[Experiment], measured: Measured) -> Section:
     if not measured.calibrated:
         return Section("Calibration of the uncertainty", "")
-    head = ("Run", "Start states", "Mean z²", "Miscalibration area")
-    head += ("Rank correlation", "Mean √U", "Sampling noise")
+    head = ["Run", "Start states", "Mean z²", "Miscalibration area"]
+    head += ["Rank correlation", "Mean √U", "Sampling noise"]
     rows = []
     for entry in entries_of(experiments):
         found = measured.calibrated.get(entry.number)
