@@ -71,7 +71,7 @@ def write_video(path: Path, pictures: list[np.ndarray], rate: int) -> Path:
         _encode(imageio, path, pictures, rate)
     every = max(len(pictures) // PREVIEW_FRAMES, 1)
     shrink = max(pictures[0].shape[1] // PREVIEW_WIDTH, 1)
-    small = [picture[::shrink, ::shrink] for picture in pictures[::every]]
+    small: list[Any] = [p[::shrink, ::shrink] for p in pictures[::every]]
     preview = path.with_suffix(".gif")
     imageio.mimsave(preview, small, duration=1000 * every / rate, loop=0)
     return preview
