@@ -167,7 +167,7 @@ def calibration_charts(
     ]
 
 
-_LOGARITHMIC = {"type": "log", "tickformat": "~g"}
+_LOGARITHMIC = {"type": "log", "nticks": 6, "exponentformat": "power"}
 
 
 def _lines(
