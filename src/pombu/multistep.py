@@ -28,6 +28,7 @@ from pombu.networks import xavier
 from pombu.workers import jit
 from pombu.worlds import World, outputs
 
+_OUTPUT_GAIN = 0.01
 _TINY = 1e-12
 """Keeps the gradient of the norm finite where the error is 0."""
 
@@ -44,7 +45,11 @@ class Transitions(NamedTuple):
 
 
 def init_network(key: PRNGKeyArray, task: Task, config: MultiStepModelConfig) -> Layers:
-    """An untrained network, as an ensemble of one."""
+    """An untrained network, as an ensemble of one.
+
+    Its output layer is tiny, so that at first it predicts the mean change everywhere
+    and no trajectory runs away.
+    """
     if config.reward == "known" and task.contract is None:
         raise UsageError(
             f"{task.config.id} has no known reward function: set model.reward to "
@@ -53,9 +58,10 @@ def init_network(key: PRNGKeyArray, task: Task, config: MultiStepModelConfig) ->
     outputs_dim = task.observation_dim + int(config.reward == "learned")
     sizes = (task.observation_dim + task.action_dim, *config.hidden, outputs_dim)
     keys = jax.random.split(key, len(sizes) - 1)
-    shapes = zip(keys, pairwise(sizes), strict=True)
+    gains = [1.0] * len(config.hidden) + [_OUTPUT_GAIN]
+    shapes = zip(keys, pairwise(sizes), gains, strict=True)
     return Layers(
-        tuple(xavier(k, shape, 1.0)[None] for k, shape in shapes),
+        tuple(xavier(k, shape, gain)[None] for k, shape, gain in shapes),
         tuple(jnp.zeros((1, size)) for size in sizes[1:]),
     )
 

@@ -89,9 +89,10 @@ class SLBOConfig:
     model: MultiStepModelConfig = field(default_factory=MultiStepModelConfig)
     """The learned world."""
     imagination: ImaginationConfig = field(
-        default_factory=lambda: ImaginationConfig(trajectories=20)
+        default_factory=lambda: ImaginationConfig(trajectories=20, runaway=1e3)
     )
-    """Virtual trajectories."""
+    """Virtual trajectories. The bound is about the 100 standard deviations at which the
+    published code clips states."""
     policy: TRPOPolicyConfig = field(default_factory=TRPOPolicyConfig)
     """The policy."""
     trust_region: TrustRegionConfig = field(

@@ -6,7 +6,7 @@ paper took its SLBO column), with its batches of steps cut into the task's episo
 
 from dataclasses import replace
 
-from pombu.config import ImaginationConfig, MultiStepModelConfig, SLBOConfig
+from pombu.config import MultiStepModelConfig, SLBOConfig
 from pombu.presets.sizes import horizon_of, trajectories
 
 _REAL_STEPS = 10_000
@@ -16,10 +16,12 @@ _IMAGINED_STEPS = 4000
 def paper(task: str, horizon: int | None) -> SLBOConfig:
     """The published values, the same for every task."""
     length = horizon_of(task, horizon)
-    return SLBOConfig(
+    base = SLBOConfig()
+    return replace(
+        base,
         trajectories=trajectories(_REAL_STEPS, length),
-        imagination=ImaginationConfig(
-            trajectories=trajectories(_IMAGINED_STEPS, length, 2)
+        imagination=replace(
+            base.imagination, trajectories=trajectories(_IMAGINED_STEPS, length, 2)
         ),
     )
 
@@ -49,7 +51,7 @@ def _fast_point(base: SLBOConfig) -> SLBOConfig:
         model_updates=100,
         policy_updates=5,
         model=MultiStepModelConfig(hidden=(64, 64)),
-        imagination=ImaginationConfig(trajectories=200),
+        imagination=replace(base.imagination, trajectories=200),
         value=replace(base.value, minibatch=250),
         returns=replace(base.returns, bootstrap=False, scale_rewards=True),
     )
