@@ -1,7 +1,6 @@
-"""`pombu bench` on tiny sizes: what it prints, and what it does without PyTorch."""
+"""What `pombu bench` promises, on tiny sizes."""
 
 import json
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -19,8 +18,11 @@ from pombu.benchmarks import (
 )
 from pombu.cli import main
 
+TINY = suite.Effort(2, 0.0, fit_steps=5, collections=1, whole_iterations=False)
+
 PROMISED = (
     "limit.f32_gflops",
+    "limit.bf16_gflops",
     "imagination.steps_per_s",
     "imagination.share_of_limit",
     "imagination.vs_pytorch",
@@ -43,24 +45,19 @@ PROMISED = (
 
 
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Sizes that take seconds, and the compilation cache as it was afterwards."""
-    monkeypatch.setattr(
-        suite, "paper_workload", partial(workload.paper_workload, change=small)
-    )
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that take a moment."""
+    small_workload = partial(workload.paper_workload, change=small)
+    monkeypatch.setattr(suite, "paper_workload", small_workload)
     monkeypatch.setattr(suite, "STORED", 600)
     monkeypatch.setattr(suite, "SIZES", (64,))
     monkeypatch.setattr(collection, "TASKS", ("Point2D",))
-    monkeypatch.setattr(
-        growth, "measure", lambda whole: {20_000: 2.0, 100_000: 2.1, 200_000: 2.5}
-    )
     monkeypatch.setattr(baselines, "measure", partial(baselines.measure, sizes="smoke"))
     monkeypatch.setattr(baselines, "STORED", 400)
     monkeypatch.setattr(baselines, "TRAJECTORIES", 2)
     monkeypatch.setattr(baselines, "POLICY_UPDATES", 2)
-    before = jax.config.jax_enable_compilation_cache
-    yield
-    jax.config.update("jax_enable_compilation_cache", before)
+    grown = {20_000: 2.0, 100_000: 2.1, 200_000: 2.5}
+    monkeypatch.setattr(growth, "measure", lambda whole: grown)
 
 
 def look_up(figures: dict[str, Any], name: str) -> Any:
@@ -69,37 +66,104 @@ def look_up(figures: dict[str, Any], name: str) -> Any:
     return figures
 
 
-def test_json_is_one_object_alone_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_figure_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="needs the baselines extra")
-    assert main(["bench", "--quick", "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out)
+    # Threads that wait for one another take forever where other tests run beside them.
+    monkeypatch.setattr("pombu.benchmarks.reference.available_cores", lambda: 1)
+    figures = suite.run(TINY, lambda what: None)
     found = {name: look_up(figures, name) for name in PROMISED}
     assert all(isinstance(value, float) for value in found.values()), found
     assert found["iteration.growth_200k_over_20k"] == 1.25
     assert found["uncertainty.overhead"] == found["pombu_over_meppo"] - 1
-    for name in ("imagination", "fit", "update"):
-        assert look_up(figures, name)["vs_pytorch"] > 0
+    assert json.loads(json.dumps(figures)) == figures
 
 
 def test_without_pytorch_it_says_so_and_compares_with_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(comparison, "find_spec", lambda name: None)
+    said: list[str] = []
+    limits = {"f32_gflops": 100.0, "bf16_gflops": 50.0}
+    work = workload.paper_workload(600, 5, small)
+    figures = comparison.compare(work, limits, 2, 0.0, said.append)
+    assert any("pip install 'pombu[baselines]'" in sentence for sentence in said)
+    for loop in ("imagination", "fit", "update"):
+        assert figures[loop]["vs_pytorch"] is None
+        assert figures[loop]["share_of_limit"] > 0
+
+
+def test_bfloat16_is_tried_where_its_limit_is_higher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(comparison, "find_spec", lambda name: None)
+    limits = {"f32_gflops": 100.0, "bf16_gflops": 150.0}
+    work = workload.paper_workload(600, 5, small)
+    figures = comparison.compare(work, limits, 1, 0.0, lambda what: None)
+    assert figures["imagination"]["bfloat16"]["steps_per_s"] > 0
+    assert "bfloat16" not in figures["update"]
+
+
+LOOP = {
+    "seconds": 0.5,
+    "per_s": 2.0,
+    "steps_per_s": 1000.0,
+    "transitions_per_s": 1000.0,
+    "samples_per_s": 1000.0,
+    "share_of_limit": 0.75,
+    "pytorch_seconds": None,
+    "vs_pytorch": None,
+}
+FIGURES = {
+    "limit": {"f32_gflops": 100.0, "bf16_gflops": 50.0},
+    "imagination": LOOP,
+    "fit": LOOP,
+    "update": {**LOOP, "vs_pytorch": 3.25},
+    "uncertainty": {"with_seconds": 1.1, "without_seconds": 1.0, "overhead": 0.1},
+    "pombu_over_meppo": 1.1,
+    "baselines": {"trpo": {"seconds": 1.0, "steps_per_s": 1000.0}},
+    "iteration": {
+        "measured": "fit and update",
+        "seconds": {"20000": 2.0, "200000": 2.2},
+        "growth_200k_over_20k": 1.1,
+    },
+    "compile": {"seconds": 9.0},
+    "memory": {"peak_mb": 900.0},
+    "collection": {
+        "Ant": {"single_steps_per_s": 1.0, "batched_steps_per_s": 2.0, "ratio": 2.0}
+    },
+}
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[suite.Effort]:
+    """The efforts that the command asked for; nothing is really measured."""
+    asked: list[suite.Effort] = []
+
+    def run(effort: suite.Effort, say: Any) -> suite.Figures:
+        asked.append(effort)
+        say("everything")
+        return FIGURES
+
+    monkeypatch.setattr(suite, "run", run)
+    monkeypatch.setattr(jax.config, "update", lambda name, value: None)
+    return asked
+
+
+def test_json_is_one_object_alone_on_stdout(
+    measured: list[suite.Effort], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["bench", "--quick", "--json"]) == 0
     printed = capsys.readouterr()
-    figures = json.loads(printed.out)
-    assert figures["imagination"]["vs_pytorch"] is None
-    assert figures["fit"]["vs_pytorch"] is None
-    assert figures["update"]["vs_pytorch"] is None
-    assert figures["imagination"]["share_of_limit"] > 0
-    assert "pip install 'pombu[baselines]'" in printed.err
+    assert json.loads(printed.out) == FIGURES
+    assert "measuring: everything" in printed.err
+    assert measured == [suite.QUICK]
 
 
-def test_the_table_shows_every_loop(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_table_shows_every_figure(
+    measured: list[suite.Effort], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(comparison, "find_spec", lambda name: None)
-    assert main(["bench", "--quick"]) == 0
+    assert main(["bench"]) == 0
     table = capsys.readouterr().out
-    for name in ("imagination", "fit", "update", "POMBU over MEPPO", "peak memory"):
-        assert name in table
+    for shown in ("imagination", "0.75", "3.25x", "not installed", "10.0%", "900 MB"):
+        assert shown in table
+    assert measured == [suite.FULL]

@@ -1,5 +1,6 @@
 """The PyTorch reference does the engine's work: same weights, same numbers."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import jax
@@ -17,6 +18,15 @@ from pombu.models.fit import _batches, _held_out, fit
 torch = pytest.importorskip("torch", reason="needs the baselines extra")
 
 from pombu.benchmarks import pytorch, pytorch_fit  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads that wait for one another take forever where other tests run beside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +157,12 @@ def rows_of(validation, seed, steps, config):
     return np.stack(rows, 1), np.stack(judges)
 
 
-def test_the_reference_may_use_one_thread_or_all(work: Workload) -> None:
+def test_each_piece_runs_with_the_threads_that_suit_it(
+    work: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pombu.benchmarks import reference
 
+    monkeypatch.setattr(reference, "available_cores", lambda: 1)
     pieces = reference.pieces(work)
     assert set(pieces) == {"imagination", "fit", "update"}
     for piece in pieces.values():

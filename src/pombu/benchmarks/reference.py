@@ -25,6 +25,7 @@ def pieces(work: Workload) -> dict[str, Work]:
 
 def _with_best_threads(piece: Work) -> Work:
     """Small products are faster on one thread, large ones on all: try both."""
+    torch.set_num_threads(1)
     piece()
     spent = {}
     for threads in {1, available_cores()}:

@@ -146,7 +146,8 @@ def draw_coverage(by_environment: dict[str, list[Outcome]]) -> Figure:
         ax.plot([0, 1], [0, 1], color=GREY, lw=1, ls=":", label="perfect")
         ax.set(title=TITLES.get(name, name), xlabel="nominal coverage")
     axes[0, 0].set_ylabel("observed coverage")
-    axes[0, -1].legend(loc="lower right", fontsize=7.5)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
     return figure
 
 

@@ -62,10 +62,13 @@ def _opening(config: dict[str, Any], versions: dict[str, Any]) -> str:
 
 Written by `pombu reproduce uncertainty-page --out results` from the files in
 [`uncertainty/`](uncertainty), which hold the data, settings and versions of everything
-below. Profile of the point experiments: `{config["profile"]}`, {settings["datasets"]}
-datasets per environment, {settings["start_states"]} start states each (pombu
-{versions["pombu"]}, JAX {versions["jax"]}). How to read the scores is explained in the
-[guide](../docs/uncertainty.md)."""
+below (pombu {versions["pombu"]}, JAX {versions["jax"]}). How to read the scores is
+explained in the [guide](../docs/uncertainty.md).
+
+Point experiments, profile `{config["profile"]}`: {settings["datasets"]} datasets per
+environment, each with its own random policy, {settings["members"]} models of
+{settings["real_trajectories"]} real trajectories, and {settings["start_states"]} start
+states."""
 
 
 def _chain_part(chain: dict[str, dict[str, float]]) -> str:
@@ -164,6 +167,7 @@ def _independence_part(scores: dict[str, Any]) -> str:
             )
         )
     )
+    members = len(next(iter(scores.values()))["model_loss"][0])
     return f"""## What decides mean z²: two errors of opposite sign
 
 Algorithm 1 adds variances as if a model drew its mistakes anew at every step. A member
@@ -184,8 +188,9 @@ Dataset by dataset, in the order of how far the mistakes persist:
 |---|---|---|
 {by_dataset}
 
-On another task, with a slower policy or with another K the two need not cancel: look at
-`pombu.uncertainty.diagnose` first."""
+Two things follow. On another task, policy or K the two need not cancel: look at
+`pombu.uncertainty.diagnose` first. And `ddof=1`, right for members that are samples of
+a posterior, would multiply every mean z² of U above by {1 - 1 / members:.2g}."""
 
 
 def _scatter_part(pairs: dict[str, dict[str, float]]) -> str:
