@@ -28,6 +28,7 @@ COMMANDS = {
     "presets": "list the presets and their values",
     "envs": "list the tasks",
     "check-env": "compare an environment with its contract",
+    "study": "run many trainings, here or on a Ray cluster",
     "reproduce": "repeat the paper's experiments",
     "bench": "measure speed on this machine",
     "doctor": "show what is installed, and what is missing",

@@ -1,0 +1,208 @@
+"""One run of a study: what is asked for, the folder it has, and how far it is."""
+
+import dataclasses
+import difflib
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pombu import presets
+from pombu.algorithms.registry import config_type, find
+from pombu.envs import EnvConfig, load, resolve
+from pombu.errors import UsageError
+from pombu.training import config_file
+from pombu.training.run import CONFIG, RunSpec, open_run
+
+LONGEST_NAME = 150
+
+
+class OverrideError(UsageError):
+    """An override does not fit its algorithm's config."""
+
+    def __init__(self, key: str, sentence: str) -> None:
+        self.key = key
+        super().__init__(sentence)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to have."""
+
+    algorithm: str
+    task: str
+    """A short name, a Gymnasium id, or `module:factory`."""
+    seed: int = 0
+    preset: str = "fast"
+    total_steps: int | None = None
+    """Real steps; None takes as many as the preset plans."""
+    horizon: int | None = None
+    observation_noise: float = 0.0
+    alive_bonus: float | None = None
+    overrides: tuple[tuple[str, Any], ...] = ()
+    """Fields of the config by their dotted names, and their values."""
+
+    @property
+    def name(self) -> str:
+        """The run folder's name: the same job always has the same."""
+        task = resolve(self.task).removeprefix("pombu/").removesuffix("-v0")
+        parts = [task, self.algorithm, self.preset]
+        if self.horizon is not None:
+            parts.append(f"h{self.horizon}")
+        if self.observation_noise:
+            parts.append(f"noise{self.observation_noise:g}")
+        if self.alive_bonus is not None:
+            parts.append(f"alive{self.alive_bonus:g}")
+        parts += [f"{key}{_spell(value)}" for key, value in self.overrides]
+        name = _safe("-".join(parts))
+        if len(name) > LONGEST_NAME:
+            name = name[:100] + "-" + hashlib.sha256(name.encode()).hexdigest()[:12]
+        return f"{name}-seed{self.seed}"
+
+    def config(self) -> Any:
+        """The algorithm's resolved config.
+
+        Raises:
+            UsageError: The algorithm, task, preset or an override does not exist.
+        """
+        find(self.algorithm)
+        config = presets.preset(self.algorithm, self.preset, self.task, self.horizon)
+        env = EnvConfig(
+            resolve(self.task), self.horizon, self.observation_noise, self.alive_bonus
+        )
+        return override(dataclasses.replace(config, env=env), self)
+
+    def spec(self) -> RunSpec:
+        """Everything a run folder says about what was asked for."""
+        config = self.config()
+        steps = self.total_steps
+        if steps is None:
+            horizon = load(config.env).horizon
+            steps = config.iterations * config.trajectories * horizon
+        data = config_file.to_json(config)
+        return RunSpec(self.algorithm, self.preset, self.seed, steps, data)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A job with its place."""
+
+    job: Job
+    spec: RunSpec
+    path: Path
+
+
+def override(config: Any, job: Job) -> Any:
+    """The config with a job's overrides, checked field by field."""
+    data = config_file.to_json(config)
+    for key, value in job.overrides:
+        _place(job.algorithm, data, key, value)
+        try:
+            config = config_file.from_json(type(config), data, job.algorithm)
+        except UsageError as error:
+            raise OverrideError(key, str(error)) from None
+    return config
+
+
+def require_trusted(jobs: Iterable[Job], trusted: Iterable[str]) -> None:
+    """Refuse code outside pombu that the user has not named.
+
+    A file must not be able to run code, so `module:factory` is followed only if the
+    user repeats it.
+    """
+    for job in jobs:
+        if ":" in job.task and job.task not in trusted:
+            raise UsageError(
+                f"{job.task} is code outside pombu: if you trust it, add --trust "
+                f"{job.task}."
+            )
+
+
+def plan(jobs: Iterable[Job], folder: Path) -> list[Planned]:
+    """Give every job its folder; the same job asked for twice is one run.
+
+    Raises:
+        UsageError: Two jobs would share a folder, or a folder holds another run.
+    """
+    planned: dict[Path, Planned] = {}
+    for job in dict.fromkeys(jobs):
+        one = Planned(job, job.spec(), folder / job.name)
+        other = planned.setdefault(one.path, one)
+        if other.spec != one.spec:
+            raise UsageError(
+                f"two runs of the study would share the folder {one.path} and differ "
+                f"in {difference(other.spec, one.spec)}: give them different settings."
+            )
+    for one in planned.values():
+        require_same(one)
+    return list(planned.values())
+
+
+def require_same(planned: Planned) -> None:
+    """Refuse a folder in which there is something else than this job's run."""
+    path = planned.path
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not (path / CONFIG).exists():
+        raise UsageError(f"{path} exists and is no run folder: choose another --out.")
+    wanted, found = planned.spec, open_run(path).spec
+    where = difference(
+        wanted, dataclasses.replace(found, total_steps=wanted.total_steps)
+    )
+    if where:
+        raise UsageError(
+            f"{path} holds another run, which differs in {where}: choose another --out."
+        )
+
+
+def difference(one: RunSpec, other: RunSpec) -> str:
+    """The settings in which two runs differ, by name; empty where they are alike."""
+    first, second = _settings(one), _settings(other)
+    keys = dict.fromkeys([*first, *second])
+    differ = [key for key in keys if first.get(key) != second.get(key)]
+    return ", ".join(differ[:3]) + (" and more" if len(differ) > 3 else "")
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A tree of settings by dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            found.update(flat(value, f"{prefix}{key}."))
+        else:
+            found[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def options(algorithm: str) -> list[str]:
+    """The dotted names of an algorithm's own options."""
+    names = flat(config_file.to_json(config_type(algorithm)()))
+    return [name for name in names if not name.startswith("env.")]
+
+
+def _settings(spec: RunSpec) -> dict[str, Any]:
+    asked = ("algorithm", "preset", "seed", "total_steps")
+    return {**{name: getattr(spec, name) for name in asked}, **flat(spec.config)}
+
+
+def _place(algorithm: str, data: dict[str, Any], key: str, value: Any) -> None:
+    known = options(algorithm)
+    if key not in known:
+        near = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}."
+        raise OverrideError(key, f"{algorithm} has no option {key}: {hint}")
+    *parents, last = key.split(".")
+    for parent in parents:
+        data = data[parent]
+    data[last] = value
+
+
+def _spell(value: Any) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "x".join(map(_spell, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _safe(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_.+" else "-" for c in name)

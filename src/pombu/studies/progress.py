@@ -1,0 +1,153 @@
+"""How far the runs of a study are, read off their folders."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from rich.table import Table
+
+from pombu.studies.worker import FAILURE
+from pombu.training.display import duration
+from pombu.training.metrics import Row, read_rows
+from pombu.training.run import CONFIG, EVALUATION, METRICS
+
+State = Literal["finished", "running", "interrupted", "failed", "waiting"]
+COLOURS: dict[State, str] = {
+    "finished": "green",
+    "running": "cyan",
+    "interrupted": "yellow",
+    "failed": "red",
+    "waiting": "bright_black",
+}
+RECENT = 5
+"""Iterations whose pace tells how long the rest takes."""
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """One line of a study's table."""
+
+    name: str
+    state: State
+    real_steps: int
+    total_steps: int
+    last_return: float | None = None
+    seconds: float = 0.0
+    """Spent in iterations so far."""
+    seconds_per_step: float | None = None
+    failure: str = ""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """What the pace of the last iterations predicts; None before the first."""
+        if self.seconds_per_step is None:
+            return None
+        return self.seconds_per_step * max(self.total_steps - self.real_steps, 0)
+
+
+def examine(path: Path, total_steps: int, running: bool = False) -> RunProgress:
+    """Look at a run folder, which need not exist."""
+    rows = read_rows(path / METRICS)[1] if (path / METRICS).exists() else []
+    steps = int(rows[-1]["real_steps"]) if rows else 0
+    failure = path / FAILURE
+    state: State = "waiting"
+    if running:
+        state = "running"
+    elif is_finished(path, rows, total_steps):
+        state = "finished"
+    elif failure.exists():
+        state = "failed"
+    elif (path / CONFIG).exists():
+        state = "interrupted"
+    return RunProgress(
+        name=path.name,
+        state=state,
+        real_steps=steps,
+        total_steps=total_steps,
+        last_return=rows[-1].get("return_real") if rows else None,
+        seconds=sum(row.get("iteration_seconds", 0.0) for row in rows),
+        seconds_per_step=pace(rows),
+        failure=failure.read_text().strip() if state == "failed" else "",
+    )
+
+
+def is_finished(path: Path, rows: Sequence[Row], total_steps: int) -> bool:
+    """Whether a run has all its real steps and its evaluation, or went beyond."""
+    if not rows or rows[-1]["real_steps"] < total_steps:
+        return False
+    return (path / EVALUATION).exists() or rows[-1]["real_steps"] > total_steps
+
+
+def pace(rows: Sequence[Row]) -> float | None:
+    """Seconds per real step of the last iterations."""
+    recent = rows[-RECENT:]
+    if not recent:
+        return None
+    before = rows[-RECENT - 1]["real_steps"] if len(rows) > RECENT else 0
+    steps = recent[-1]["real_steps"] - before
+    seconds = sum(row.get("iteration_seconds", 0.0) for row in recent)
+    return seconds / steps if steps else None
+
+
+def time_left(runs: Sequence[RunProgress], side_by_side: int) -> float | None:
+    """How long the whole study still takes; None while no run tells a pace.
+
+    A run that has not begun is taken to be as fast as the others are on average.
+    """
+    paces = [r.seconds_per_step for r in runs if r.seconds_per_step is not None]
+    if not paces:
+        return None
+    usual = float(np.mean(paces))
+    open_runs = [r for r in runs if r.state not in ("finished", "failed")]
+    left = [
+        r.seconds_left
+        if r.seconds_left is not None
+        else usual * (r.total_steps - r.real_steps)
+        for r in open_runs
+    ]
+    return max(sum(left) / max(side_by_side, 1), max(left, default=0.0))
+
+
+def headline(runs: Sequence[RunProgress], side_by_side: int) -> str:
+    """The study in one line."""
+    states = [r.state for r in runs]
+    counted = [f"{states.count(s)} {s}" for s in COLOURS if s in states]
+    left = time_left(runs, side_by_side)
+    if left and {"running", "waiting", "interrupted"} & set(states):
+        counted.append(f"about {duration(left)} left")
+    return f"{len(runs)} runs: {', '.join(counted)}"
+
+
+def table(runs: Sequence[RunProgress], side_by_side: int) -> Table:
+    """The study as a table."""
+    made = Table(title=headline(runs, side_by_side), title_justify="left", box=None)
+    made.add_column("run", no_wrap=True)
+    for column in ("state", "steps", "%", "return", "time", "left"):
+        made.add_column(column, justify="right" if column != "state" else "left")
+    for run in runs:
+        colour = COLOURS[run.state]
+        made.add_row(run.name, f"[{colour}]{run.state}[/]", *_numbers(run))
+    return made
+
+
+def line(run: RunProgress) -> str:
+    """A run as plain text."""
+    _, percent, last, spent, left = _numbers(run)
+    parts = [f"{run.name}: {run.state}", f"{percent} of {run.total_steps:,} steps"]
+    parts += [f"return {last}"] if last else []
+    parts += [f"{spent} spent"] if spent else []
+    parts += [f"about {left} left"] if left and run.state == "running" else []
+    return ", ".join(parts) + (f": {run.failure}" if run.failure else "")
+
+
+def _numbers(run: RunProgress) -> tuple[str, str, str, str, str]:
+    left = run.seconds_left
+    return (
+        f"{run.real_steps:,}/{run.total_steps:,}",
+        f"{min(run.real_steps / run.total_steps, 1):.0%}",
+        "" if run.last_return is None else f"{run.last_return:.4g}",
+        duration(run.seconds) if run.seconds else "",
+        duration(left) if left and run.state != "finished" else "",
+    )

@@ -1,0 +1,245 @@
+"""`study.toml`: a grid of algorithms, tasks, seeds and overrides."""
+
+import difflib
+import itertools
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pombu import presets
+from pombu.algorithms import registry
+from pombu.envs import EnvConfig, resolve
+from pombu.errors import UsageError
+from pombu.studies.jobs import Job, OverrideError, flat
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A grid of runs. Its fields are the keys of a study file."""
+
+    algorithms: tuple[str, ...]
+    """Names as in `pombu train --algo`."""
+    tasks: tuple[str, ...]
+    """Names as in `pombu train --env`."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """A list, or how many to take from 0 on."""
+    preset: str = "fast"
+    """Where the values come from that are not overridden."""
+    total_steps: int | None = None
+    """Real steps of every run; left out, what the preset plans."""
+    horizon: int | None = None
+    """Steps per episode; left out, the task's own."""
+    observation_noise: float = 0.0
+    """Standard deviation of noise on every observation."""
+    alive_bonus: float | None = None
+    """Constant added to each step's reward."""
+    overrides: Values = field(default_factory=dict)
+    """A table of options that hold for every run: `alpha = 0.75`."""
+    grid: Values = field(default_factory=dict)
+    """A table of options with lists of values, each of which is run:
+    `alpha = [0.0, 0.5]`."""
+    out: str | None = None
+    """Folder for the runs; left out, `runs/` and the file's name."""
+
+    def jobs(self) -> list[Job]:
+        """Every combination, seeds last: the first seed of all comes before the
+        second of any, so that an unfinished study already compares."""
+        grid = flat(self.grid)
+        return [
+            Job(
+                algorithm=algorithm,
+                task=task,
+                seed=seed,
+                preset=self.preset,
+                total_steps=self.total_steps,
+                horizon=self.horizon,
+                observation_noise=self.observation_noise,
+                alive_bonus=self.alive_bonus,
+                overrides=tuple(
+                    (key, _frozen(value))
+                    for key, value in {
+                        **flat(self.overrides),
+                        **dict(zip(grid, values, strict=True)),
+                    }.items()
+                ),
+            )
+            for seed in self.seeds
+            for task in self.tasks
+            for algorithm in self.algorithms
+            for values in itertools.product(*grid.values())
+        ]
+
+
+def read_study(path: Path) -> Study:
+    """Read a study file.
+
+    Raises:
+        UsageError: It cannot be read or used; names the line and the key.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(
+            f"{path} cannot be read ({reason}): give the path of a study file."
+        ) from None
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is no valid TOML: {error}.") from None
+    return _Reader(path, text).study(content)
+
+
+class _Reader:
+    """Checks a file's content key by key, so that what is wrong has a line."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path = path
+        self.lines = key_lines(text)
+
+    def study(self, content: dict[str, Any]) -> Study:
+        for key in content:
+            if key not in _KEYS:
+                near = difflib.get_close_matches(key, _KEYS, n=1)
+                hint = f"did you mean {near[0]}?" if near else "leave it out."
+                self.fail(key, f"it is unknown; there are {', '.join(_KEYS)}: {hint}")
+        for key in ("algorithms", "tasks"):
+            if key not in content:
+                raise UsageError(f"{self.path} has no key {key}: add {key} = [...].")
+        study = Study(**{k: self.value(k, v) for k, v in content.items()})
+        self.try_out(study)
+        return study
+
+    def value(self, key: str, value: Any) -> Any:
+        """A key's value as the field that it becomes."""
+        accepted, read = _KEYS[key]
+        try:
+            return read(value)
+        except _NotAcceptedError:
+            self.fail(key, f"it is {value!r}, and {accepted} is accepted.")
+        except UsageError as error:
+            self.fail(key, str(error))
+
+    def try_out(self, study: Study) -> None:
+        """Make one seed of every combination, to find what does not fit together."""
+        for key, values in flat(study.grid).items():
+            if not isinstance(values, list) or not values:
+                self.fail(f"grid.{key}", f"it is {values!r}, and a list is accepted.")
+        try:
+            EnvConfig("", study.horizon, study.observation_noise, study.alive_bonus)
+        except UsageError as error:
+            self.fail(str(error).partition(" ")[0], str(error))
+        for job in study.jobs():
+            if job.seed != study.seeds[0]:
+                break
+            try:
+                job.config()
+            except OverrideError as error:
+                table = "grid" if error.key in flat(study.grid) else "overrides"
+                self.fail(f"{table}.{error.key}", str(error))
+
+    def fail(self, key: str, reason: str) -> NoReturn:
+        line = self.lines.get(key) or self.lines.get(key.partition(".")[0])
+        where = f"{self.path}, line {line}" if line else str(self.path)
+        raise UsageError(f"{where}, key {key}: {reason}") from None
+
+
+class _NotAcceptedError(Exception):
+    """A value is of another kind."""
+
+
+def _names(check: Callable[[str], object]) -> Callable[[Any], tuple[str, ...]]:
+    def read(value: Any) -> tuple[str, ...]:
+        names = [value] if isinstance(value, str) else value
+        if not isinstance(names, list) or not names:
+            raise _NotAcceptedError
+        for name in names:
+            if not isinstance(name, str):
+                raise _NotAcceptedError
+            check(name)
+        return tuple(dict.fromkeys(names))
+
+    return read
+
+
+def _seeds(value: Any) -> tuple[int, ...]:
+    if type(value) is int and value > 0:
+        return tuple(range(value))
+    if not isinstance(value, list) or not value:
+        raise _NotAcceptedError
+    if any(type(seed) is not int or seed < 0 for seed in value):
+        raise _NotAcceptedError
+    return tuple(dict.fromkeys(value))
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 1:
+        raise _NotAcceptedError
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise _NotAcceptedError
+    return float(value)
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise _NotAcceptedError
+    return value
+
+
+def _preset(value: Any) -> str:
+    name = _word(value)
+    if name not in presets.names():
+        raise _NotAcceptedError
+    return name
+
+
+def _table(value: Any) -> Values:
+    if not isinstance(value, dict):
+        raise _NotAcceptedError
+    return value
+
+
+_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "algorithms": ("a list of names", _names(registry.find)),
+    "tasks": ("a list of names", _names(resolve)),
+    "seeds": ("a list of whole numbers from 0 on, or how many", _seeds),
+    "preset": (f"one of {', '.join(presets.names())}", _preset),
+    "total_steps": ("a whole number from 1 on", _count),
+    "horizon": ("a whole number from 1 on", _count),
+    "observation_noise": ("a number from 0 on", _number),
+    "alive_bonus": ("a number", _number),
+    "overrides": ("a table of options", _table),
+    "grid": ("a table of options with lists of values", _table),
+    "out": ("the name of a folder", _word),
+}
+
+
+def key_lines(text: str) -> dict[str, int]:
+    """The line on which each key of a TOML text stands, by its dotted name."""
+    found: dict[str, int] = {}
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+([^\]]+)\]+", line):
+            table = _plain_key(header[1])
+            found.setdefault(table, number)
+        elif key := re.match(r"\s*([\w.\-\"' ]+?)\s*=", line):
+            name = _plain_key(key[1])
+            found.setdefault(f"{table}.{name}" if table else name, number)
+    return found
+
+
+def _plain_key(key: str) -> str:
+    return re.sub(r"[\"'\s]", "", key)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

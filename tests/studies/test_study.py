@@ -1,0 +1,334 @@
+"""A study: its file, its folders, and the loop that has every run."""
+
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pombu.cli import main
+from pombu.errors import RunError, UsageError
+from pombu.studies import cores
+from pombu.studies.backends import Ending, LocalBackend
+from pombu.studies.jobs import Job, plan, require_trusted
+from pombu.studies.places import Place
+from pombu.studies.progress import examine, pace, table, time_left
+from pombu.studies.study import Outcome, run_study, status
+from pombu.studies.study_file import key_lines, read_study
+from pombu.studies.watching import PlainRuns
+from pombu.studies.worker import FAILURE, put_into_words
+from pombu.training.metrics import MetricsFile, read_rows
+from pombu.training.run import open_run
+
+STUDY = """
+algorithms = ["pombu", "meppo"]
+tasks = ["Point2D"]
+seeds = 2
+preset = "smoke"
+total_steps = 60
+out = "runs/mine"
+
+[overrides]
+updates = 1
+model.hidden = [8, 8]
+
+[grid]
+trajectories = [1, 2]
+"""
+
+
+def written(tmp_path: Path, text: str = STUDY) -> Path:
+    path = tmp_path / "study.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_is_a_grid(tmp_path: Path) -> None:
+    study = read_study(written(tmp_path))
+    jobs = study.jobs()
+    assert len(jobs) == 2 * 1 * 2 * 2
+    assert len({job.name for job in jobs}) == len(jobs)
+    assert [job.seed for job in jobs] == [0] * 4 + [1] * 4
+    assert jobs[1].name == (
+        "Point2D-pombu-smoke-updates1-model.hidden8x8-trajectories2-seed0"
+    )
+    spec = jobs[1].spec()
+    assert spec.total_steps == 60
+    assert spec.config["trajectories"] == 2
+    assert spec.config["model"]["hidden"] == (8, 8)
+
+
+def test_steps_that_are_not_given_are_the_presets() -> None:
+    assert Job("pombu", "Point2D", preset="smoke").spec().total_steps == 8 * 2 * 30
+    assert Job("sac", "Point2D", preset="smoke", horizon=10).spec().total_steps == 160
+
+
+def test_environment_options_reach_the_config_and_the_name() -> None:
+    job = Job("meppo", "Ant", 4, horizon=1000, observation_noise=0.1, alive_bonus=1)
+    env = job.spec().config["env"]
+    assert env["horizon"] == 1000
+    assert env["observation_noise"] == 0.1
+    assert env["alive_bonus"] == 1
+    assert job.name == "Ant-meppo-fast-h1000-noise0.1-alive1-seed4"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("seeds = 2", "seeds = ", "line 4"),
+        ("algorithms", "algoritms", "line 2, key algoritms: it is unknown"),
+        ("algorithms", "algoritms", "did you mean algorithms?"),
+        ('"pombu"', '"pombo"', "line 2, key algorithms: There is no algorithm 'pombo'"),
+        ("Point2D", "Pont2D", "line 3, key tasks: There is no environment 'Pont2D'"),
+        ("seeds = 2", "seeds = 0", "line 4, key seeds: it is 0"),
+        ("seeds = 2", "seeds = [1, -1]", "line 4, key seeds"),
+        ('"smoke"', '"quick"', "line 5, key preset: it is 'quick'"),
+        ("total_steps = 60", "total_steps = 0.5", "line 6, key total_steps"),
+        ("updates = 1", "updatse = 1", "line 10, key overrides.updatse"),
+        ("updates = 1", "updates = 'x'", "line 10, key overrides.updates"),
+        ("updates = 1", "updates = -1", "line 10, key overrides.updates"),
+        ("[1, 2]", "3", "line 14, key grid.trajectories: it is 3"),
+        ('tasks = ["Point2D"]', "horizon = 5", "has no key tasks"),
+        ('out = "runs/mine"', "horizon = 0", "line 7, key horizon"),
+        ('out = "runs/mine"', "observation_noise = -1", "line 7, key observation_n"),
+        ('out = "runs/mine"', "grid = []", "key grid: it is [], and a table"),
+    ],
+)
+def test_a_malformed_file_is_told_by_line_and_key(
+    old: str,
+    new: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = STUDY.replace(old, new, 1)
+    written(tmp_path, text.partition("[grid]")[0] if "grid = " in new else text)
+    assert main(["study", "study.toml"]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "nowhere.toml"]) == 2
+    assert "nowhere.toml cannot be read" in capsys.readouterr().err
+    assert main(["study", "status", "nowhere.toml"]) == 2
+
+
+def test_lines_of_keys_in_every_spelling() -> None:
+    text = 'a = 1\n[b]\n"c.d" = 2\n[b.e]\nf = 3\n'
+    assert key_lines(text) == {"a": 1, "b": 2, "b.c.d": 3, "b.e": 4, "b.e.f": 5}
+
+
+def test_code_is_followed_only_if_named() -> None:
+    job = Job("pombu", "my_module:make", total_steps=10)
+    with pytest.raises(UsageError, match="--trust my_module:make"):
+        require_trusted([job], ())
+    require_trusted([job], ("my_module:make",))
+
+
+def test_the_same_job_twice_is_one_run(tmp_path: Path) -> None:
+    job = Job("pombu", "Point2D", preset="smoke", total_steps=60)
+    full = dataclasses.replace(job, task="pombu/Point2D-v0")
+    assert len(plan([job, job, full], tmp_path)) == 1
+
+
+def test_two_jobs_never_share_a_folder(tmp_path: Path) -> None:
+    one = Job("pombu", "Point2D", preset="smoke", total_steps=60)
+    with pytest.raises(UsageError, match=r"would share the folder.*total_steps"):
+        plan([one, dataclasses.replace(one, total_steps=90)], tmp_path)
+
+
+class Pretended:
+    """A backend that writes metrics instead of training."""
+
+    name = "pretended"
+    slots = 2
+
+    def __init__(self, failing: str = "") -> None:
+        self.failing = failing
+        self.started: list[Path] = []
+        self.closed = False
+
+    def start(self, path: Path, trusted: str | None) -> None:
+        self.started.append(path)
+
+    def poll(self) -> Mapping[Path, Ending]:
+        ended: dict[Path, Ending] = {}
+        for path in self.started:
+            if self.failing and self.failing in path.name:
+                (path / FAILURE).write_text("the disk is full\n")
+                ended[path] = "failed"
+            elif not (path / "metrics.csv").exists():
+                pretend(path)
+                ended[path] = "finished"
+        return ended
+
+    def stop(self) -> None:
+        raise AssertionError
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def pretend(path: Path) -> None:
+    steps = open_run(path).spec.total_steps
+    file = MetricsFile(path / "metrics.csv")
+    for i in (1, 2):
+        file.append(
+            {
+                "iteration": i,
+                "real_steps": i * steps // 2,
+                "return_real": float(i),
+                "iteration_seconds": 3.0,
+            }
+        )
+    (path / "evaluation.json").write_text("{}")
+
+
+def have(tmp_path: Path, backend: Any, steps: int = 60) -> Outcome:
+    jobs = [
+        Job(name, "Point2D", seed, "smoke", steps)
+        for name in ("pombu", "meppo")
+        for seed in (0, 1)
+    ]
+    runs = tmp_path / "runs"
+    console = Console(file=io.StringIO())
+    return run_study(plan(jobs, runs), runs, backend, PlainRuns(console))
+
+
+def test_failures_are_named_and_stop_nothing(tmp_path: Path) -> None:
+    backend = Pretended(failing="meppo-smoke-seed0")
+    outcome = have(tmp_path, backend)
+    assert backend.closed
+    assert [run.name for run in outcome.failed] == ["Point2D-meppo-smoke-seed0"]
+    assert outcome.failed[0].failure == "the disk is full"
+    assert [run.state for run in outcome.runs].count("finished") == 3
+
+    again = Pretended()
+    assert have(tmp_path, again).finished
+    assert [path.name for path in again.started] == ["Point2D-meppo-smoke-seed0"]
+
+    assert have(tmp_path, never := Pretended()).finished
+    assert never.started == []
+    runs, slots = status(tmp_path / "runs")
+    assert [run.state for run in runs] == ["finished"] * 4
+    assert slots == 2
+
+
+def test_a_folder_with_another_run_is_left_alone(tmp_path: Path) -> None:
+    have(tmp_path, Pretended())
+    job = Job("pombu", "Point2D", 0, "smoke", 60)
+    folder = tmp_path / "runs" / job.name
+    before = (folder / "config.json").read_bytes()
+    (folder / "config.json").write_bytes(before.replace(b'"beta": 10.0', b'"beta": 1'))
+    with pytest.raises(UsageError, match="holds another run, which differs in beta"):
+        plan([job], tmp_path / "runs")
+    (tmp_path / "else" / job.name).mkdir(parents=True)
+    (tmp_path / "else" / job.name / "file").write_text("")
+    with pytest.raises(UsageError, match="is no run folder"):
+        plan([job], tmp_path / "else")
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(RunError, match="could not write into"):
+        have(tmp_path, Pretended())
+
+
+def test_no_study_no_status(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no study was started"):
+        status(tmp_path)
+
+
+def test_time_left_follows_the_pace(tmp_path: Path) -> None:
+    rows = [{"real_steps": 10 * i, "iteration_seconds": 5.0} for i in range(1, 9)]
+    assert pace(rows) == 0.5
+    assert pace(rows[:1]) == 0.5
+    assert pace([]) is None
+    waiting = examine(tmp_path / "none", 100)
+    running = dataclasses.replace(
+        waiting, state="running", real_steps=80, seconds_per_step=0.5
+    )
+    assert waiting.state == "waiting"
+    assert running.seconds_left == 10.0
+    assert time_left([waiting], 1) is None
+    assert time_left([running, waiting], 1) == 10 + 50
+    assert time_left([running, waiting], 2) == 50
+    assert table([running, waiting], 2).row_count == 2
+
+
+def test_cores_are_claimed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "import sys; from pombu.studies.cores import claimed\n"
+        "with claimed(1) as mine: print(*mine, flush=True); sys.stdin.read()"
+    )
+    before = cores.available()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    command = [sys.executable, "-c", code]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        theirs = int(other.stdout.readline())
+        with cores.claimed(1) as mine:
+            assert cores.available() == list(mine)
+            assert len(before) == 1 or mine != (theirs,)
+        other.stdin.close()
+    assert cores.available() == before
+
+
+def test_impossible_places() -> None:
+    with pytest.raises(UsageError, match="cores-per-run is 1000"):
+        LocalBackend(cores_per_run=1000)
+    with pytest.raises(UsageError, match="workers is 0"):
+        LocalBackend(workers=0)
+    with pytest.raises(UsageError, match="are for Ray"):
+        Place(address="auto").open()
+
+
+def test_words_for_errors() -> None:
+    assert put_into_words(RunError("No.")) == "No."
+    assert put_into_words(KeyError("a\nb")) == r"KeyError: 'a\nb'"
+
+
+def test_a_study_on_this_machine(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = STUDY.replace('"pombu", "meppo"', '"meppo"').replace("seeds = 2", "seeds=1")
+    text = text.replace("trajectories = [1, 2]", "policy.minibatch = [60, 1000000]")
+    written(tmp_path, text)
+    assert main(["study", "study.toml", "--json"]) == 1
+    good, bad = json.loads(capsys.readouterr().out)["runs"]
+    assert good["state"] == "finished"
+    assert bad["state"] == "failed"
+    assert "minibatch of 1000000 is larger" in bad["failure"]
+    folder = tmp_path / "runs" / "mine" / good["name"]
+    assert "iteration 1" in (folder / "log.txt").read_text()
+
+    # More steps: the finished run goes on from its checkpoint.
+    written(tmp_path, text.replace("60\n", "120\n").replace("[60, 1000000]", "[60]"))
+    assert main(["study", "study.toml"]) == 0
+    assert "Done: 1 runs" in capsys.readouterr().out
+    assert [row["real_steps"] for row in read_rows(folder / "metrics.csv")[1]] == [
+        60,
+        120,
+    ]
+    assert main(["study", "status", "study.toml"]) == 0
+    assert "finished, 100% of 120 steps" in capsys.readouterr().out
