@@ -47,7 +47,11 @@ types: $(DEV) ## Check types with mypy, strictly
 
 .PHONY: docs
 docs: $(DEV) ## Build the documentation into site/
-	@$(PY) -m mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+
+.PHONY: pictures
+pictures: $(DEV) ## Draw the pictures of docs/ideas.md anew
+	@$(PY) -m tools.pictures
 
 .PHONY: bench
 bench: $(DEV) ## Measure speed on this machine

@@ -1,0 +1,81 @@
+"""Every Python block of the pages runs, and every command that they show parses."""
+
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pages import PAGES, blocks, name
+
+from pombu.cli import COMMANDS
+from pombu.cli.parsing import parse
+
+
+def programs(slow: bool) -> list[Path]:
+    """Pages with Python that is, or is not, slow."""
+    return [
+        page
+        for page in PAGES
+        if any(
+            b.language == "python" and b.runs and b.slow == slow for b in blocks(page)
+        )
+    ]
+
+
+def run(page: Path, slow: bool) -> None:
+    """Run a page's blocks one after the other, as a reader would."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(page):
+        if block.language == "python" and block.runs and block.slow == slow:
+            lines = "\n" * (block.line - block.program().count("\n"))
+            exec(compile(lines + block.program(), str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", programs(slow=False), ids=name)
+def test_python_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(page, slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", programs(slow=True), ids=name)
+def test_slow_python_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(page, slow=True)
+
+
+def command_lines() -> Iterator[tuple[str, list[str]]]:
+    """Every `pombu ...` of a fenced block that is meant for a shell."""
+    for page in PAGES:
+        for block in blocks(page):
+            if block.language not in ("", "console", "bash", "sh") or not block.runs:
+                continue
+            for line in block.code.replace("\\\n", " ").splitlines():
+                found = re.match(r"\s*(?:\$ )?(?:\w+=\S+ )*pombu (\S.*)", line)
+                if found:
+                    words = shlex.split(found[1], comments=True)
+                    yield f"{name(page)}: {found[1]}", words
+
+
+LINES = dict(command_lines())
+
+
+def test_there_are_commands_to_check() -> None:
+    assert len(LINES) > 30
+
+
+@pytest.mark.parametrize("words", LINES.values(), ids=LINES.keys())
+def test_shown_commands_parse(words: list[str]) -> None:
+    command, *arguments = words[: words.index(">")] if ">" in words else words
+    assert command in COMMANDS
+    module = importlib.import_module(f"pombu.cli.{command.replace('-', '_')}")
+    if hasattr(module, "parse"):
+        module.parse(arguments)
+    else:
+        parse(module.Command, command, arguments)

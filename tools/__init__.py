@@ -1,0 +1,1 @@
+"""What makes the documentation, its pictures and the release."""
