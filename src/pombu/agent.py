@@ -253,6 +253,27 @@ class SLBO(Agent):
     algorithm = "slbo"
 
 
+class MBMPO(Agent):
+    """Model-Based Meta-Policy Optimization; acts by the policy before adaptation."""
+
+    algorithm = "mbmpo"
+
+
+class PETS(Agent):
+    """Probabilistic Ensembles with Trajectory Sampling: every action is planned.
+
+    `predict` has no plan to go on from, so it searches from the middle of the box.
+    """
+
+    algorithm = "pets"
+
+
+class STEVE(Agent):
+    """Stochastic Ensemble Value Expansion."""
+
+    algorithm = "steve"
+
+
 class SAC(Agent):
     """Soft actor-critic, by Stable-Baselines3."""
 

@@ -29,7 +29,8 @@ def export_policy(path: Path, task: Task, state: Any, about: dict[str, Any]) -> 
     if not isinstance(policy, GaussianPolicy) or not isinstance(experience, Experience):
         raise UsageError(
             f"A {about.get('algorithm')} policy cannot be exported: only algorithms "
-            "that learn a Gaussian policy network can (pombu, meppo, metrpo, slbo)."
+            "that learn a Gaussian policy network can (pombu, meppo, metrpo, slbo and "
+            "mbmpo)."
         )
     arrays = {
         "observation_mean": experience.observation.mean,

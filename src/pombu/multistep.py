@@ -9,7 +9,7 @@ prediction goes on from the next episode's real start.
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,8 +19,8 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pombu.config import MultiStepModelConfig, Precision
-from pombu.data import Experience, Normaliser
-from pombu.envs import Episode, Task
+from pombu.data import Experience, Normaliser, Transitions
+from pombu.envs import Task
 from pombu.errors import UsageError
 from pombu.improvement import adam
 from pombu.models import Layers
@@ -31,17 +31,6 @@ from pombu.worlds import World, outputs
 _OUTPUT_GAIN = 0.01
 _TINY = 1e-12
 """Keeps the gradient of the norm finite where the error is 0."""
-
-
-class Transitions(NamedTuple):
-    """Real steps in the order in which they were taken, padded to a fixed size."""
-
-    states: Float[Array, "n o"]
-    actions: Float[Array, "n a"]
-    following: Float[Array, "n o"]
-    rewards: Float[Array, " n"]
-    goes_on: Float[Array, " n"]
-    """0 where the next row belongs to another episode."""
 
 
 def init_network(key: PRNGKeyArray, task: Task, config: MultiStepModelConfig) -> Layers:
@@ -111,26 +100,6 @@ def multistep_loss(
 
     _, norms = jax.lax.scan(step, sequence.states[0], (sequence, upcoming))
     return jnp.mean(norms)
-
-
-def transitions(episodes: Sequence[Episode], capacity: int) -> Transitions:
-    """All real steps end to end, padded to `capacity` or its next fitting double."""
-    steps = sum(map(len, episodes))
-    while capacity < steps:
-        capacity *= 2
-
-    def stack(rows: Sequence[np.ndarray]) -> Array:
-        joined = np.concatenate(rows)
-        padding = [(0, capacity - steps), *((0, 0) for _ in joined.shape[1:])]
-        return jnp.asarray(np.pad(joined, padding), jnp.float32)
-
-    return Transitions(
-        stack([e.observations[:-1] for e in episodes]),
-        stack([e.actions for e in episodes]),
-        stack([e.observations[1:] for e in episodes]),
-        stack([e.rewards for e in episodes]),
-        stack([np.arange(len(e)) < len(e) - 1 for e in episodes]),
-    )
 
 
 def network_adam(config: MultiStepModelConfig) -> optax.GradientTransformation:

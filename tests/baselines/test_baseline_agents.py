@@ -9,7 +9,7 @@ import pombu
 from pombu.errors import UsageError
 
 
-@pytest.mark.parametrize("name", ["SAC", "PPO"])
+@pytest.mark.parametrize("name", ["SAC", "PPO", "PETS", "STEVE", "MBMPO"])
 def test_learn_predict_save_load(name: str, tmp_path: Path) -> None:
     kind = getattr(pombu, name)
     agent = kind("Point2D", preset="smoke", seed=2).learn(total_timesteps=60)
@@ -22,7 +22,9 @@ def test_learn_predict_save_load(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.predict(states)[0], actions)
 
 
-@pytest.mark.parametrize("name", ["METRPO", "SLBO", "SAC", "PPO"])
+@pytest.mark.parametrize(
+    "name", ["METRPO", "SLBO", "MBMPO", "PETS", "STEVE", "SAC", "PPO"]
+)
 def test_an_unknown_option_is_answered_with_those_there_are(name: str) -> None:
     with pytest.raises(UsageError, match="has no option 'alpha'; it has env, "):
         getattr(pombu, name)("Point2D", preset="smoke", alpha=0.5)

@@ -1,5 +1,6 @@
-"""Every baseline learns the point mass to within 10 % of the optimal return."""
+"""Every baseline learns the point mass, and those that plan or expand the pendulum."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -21,7 +22,9 @@ def optimal(observations: np.ndarray, deterministic: bool, key: jax.Array) -> An
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["meppo", "metrpo", "slbo", "sac", "ppo"])
+@pytest.mark.parametrize(
+    "name", ["meppo", "metrpo", "slbo", "mbmpo", "pets", "steve", "sac", "ppo"]
+)
 def test_point_to_within_ten_percent(name: str) -> None:
     config = preset(name, "fast", "Point2D")
     learner = make(name, load(config.env), config)
@@ -35,3 +38,17 @@ def test_point_to_within_ten_percent(name: str) -> None:
         if reached >= 1.1 * best:
             break
     assert reached >= 1.1 * best, f"{reached:.2f}, where {best:.2f} is optimal"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mbmpo", "pets", "steve"])
+def test_pendulum_within_twenty_thousand_steps(name: str) -> None:
+    config = preset(name, "fast", "Pendulum-v1")
+    if name != "steve":
+        config = replace(config, model=replace(config.model, reward="learned"))
+    learner = make(name, load(config.env), config)
+    state, episodes, reached = learner.init(0), EpisodeStore(), -np.inf
+    while int(state.real_steps) < 20_000 and reached < -300:
+        state, metrics = learner.iterate(state, episodes, StageTimer())
+        reached = max(reached, metrics["return_deterministic"])
+    assert reached >= -300

@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 
 from pombu.config import MultiStepModelConfig
-from pombu.data import learn_from, no_experience
+from pombu.data import Transitions, learn_from, no_experience, transitions
 from pombu.envs import Episode, Task, load
 from pombu.errors import UsageError
 from pombu.multistep import (
-    Transitions,
     init_network,
     multistep_loss,
     network_adam,
     network_world,
     train_network,
-    transitions,
 )
 from pombu.worlds import World
 

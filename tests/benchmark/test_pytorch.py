@@ -13,7 +13,7 @@ from pombu.benchmarks.workload import Workload, operations, paper_workload
 from pombu.data import build_dataset, regression
 from pombu.imagination import imagine
 from pombu.improvement import improve_policy, improve_value, shuffles
-from pombu.models.fit import _batches, _held_out, fit
+from pombu.models.fit import _held_out, fit, row_batches
 
 torch = pytest.importorskip("torch", reason="needs the baselines extra")
 
@@ -150,7 +150,7 @@ def rows_of(validation, seed, steps, config):
     rows, judges = [], []
     for member, mask in enumerate(validation):
         rng = np.random.default_rng([*seed, member])
-        stream = _batches(rng, np.flatnonzero(~mask), config.batch_size)
+        stream = row_batches(rng, np.flatnonzero(~mask), config.batch_size)
         held_out, count = _held_out(rng, np.flatnonzero(mask), config.validation_rows)
         judges.append(held_out[:count])
         rows.append(np.stack([next(stream) for _ in range(steps)]))

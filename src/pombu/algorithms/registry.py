@@ -46,6 +46,24 @@ ALGORITHMS = {
         "Learner",
         "pombu.config:SLBOConfig",
     ),
+    "mbmpo": Entry(
+        "model-based meta-policy optimisation: learns to adapt to every member",
+        "pombu.algorithms.mbmpo",
+        "Learner",
+        "pombu.config:MBMPOConfig",
+    ),
+    "pets": Entry(
+        "probabilistic ensembles with trajectory sampling: plans, has no policy",
+        "pombu.algorithms.pets",
+        "Learner",
+        "pombu.config:PETSConfig",
+    ),
+    "steve": Entry(
+        "stochastic ensemble value expansion: actor-critic with targets from a model",
+        "pombu.algorithms.steve",
+        "Learner",
+        "pombu.config:STEVEConfig",
+    ),
     "sac": Entry(
         "soft actor-critic, model-free (Stable-Baselines3)",
         "pombu.algorithms.sac",

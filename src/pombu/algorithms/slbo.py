@@ -19,7 +19,13 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
 from pombu.config import NoiseConfig, SLBOConfig
-from pombu.data import Experience, Normaliser, learn_from, no_experience
+from pombu.data import (
+    Experience,
+    Normaliser,
+    learn_from,
+    no_experience,
+    transitions,
+)
 from pombu.diagnosis import prediction_error
 from pombu.dreams import Plan, dreamer
 from pombu.envs import Task, collect
@@ -30,7 +36,6 @@ from pombu.multistep import (
     network_adam,
     network_world,
     train_network,
-    transitions,
 )
 from pombu.networks import MLP
 from pombu.objectives import weighted_mean

@@ -3,6 +3,7 @@
 from pombu.data.dataset import Dataset as Dataset
 from pombu.data.dataset import build_dataset as build_dataset
 from pombu.data.dataset import discounted_returns as discounted_returns
+from pombu.data.dataset import returns_within as returns_within
 from pombu.data.dataset import split_rows as split_rows
 from pombu.data.experience import Experience as Experience
 from pombu.data.experience import learn_from as learn_from
@@ -12,3 +13,6 @@ from pombu.data.normaliser import Moments as Moments
 from pombu.data.normaliser import Normaliser as Normaliser
 from pombu.data.normaliser import empty_moments as empty_moments
 from pombu.data.normaliser import merge as merge
+from pombu.data.transitions import Transitions as Transitions
+from pombu.data.transitions import most_recent as most_recent
+from pombu.data.transitions import transitions as transitions

@@ -89,3 +89,11 @@ def discounted_returns(rewards: np.ndarray, gamma: float) -> np.ndarray:
         running = float(rewards[h]) + gamma * running
         returns[h] = running
     return returns
+
+
+def returns_within(horizon: int, rewards: np.ndarray, gamma: float) -> np.ndarray:
+    """Discounted sums of the next `horizon` rewards, or of as many as there are."""
+    padded = np.concatenate([rewards, np.zeros(horizon - 1)])
+    ahead = np.lib.stride_tricks.sliding_window_view(padded, horizon)
+    sums: np.ndarray = ahead @ gamma ** np.arange(horizon)
+    return sums

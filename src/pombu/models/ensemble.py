@@ -69,9 +69,10 @@ def materialise(ensemble: Ensemble) -> Layers:
     return Layers(tuple(weights), tuple(layer.bias for layer in ensemble.layers))
 
 
-def _matmul(
+def matmul(
     x: Float[Array, "*k n i"], weight: Float[Array, "*k i o"], precision: Precision
 ) -> Float[Array, "*k n o"]:
+    """Products in the number format asked for, summed in float32."""
     if precision == "bfloat16":
         x, weight = x.astype(jnp.bfloat16), weight.astype(jnp.bfloat16)
     return jnp.matmul(x, weight, preferred_element_type=jnp.float32)
@@ -83,7 +84,7 @@ def predict(
     """Outputs of every member for its own rows `x`, in normalised units."""
     last = len(layers.weights) - 1
     for number, (weight, bias) in enumerate(zip(*layers, strict=True)):
-        x = _matmul(x, weight, precision) + bias[..., None, :]
+        x = matmul(x, weight, precision) + bias[..., None, :]
         if number < last:
             x = jax.nn.relu(x)
     return x

@@ -21,7 +21,7 @@ from pombu.config import ModelConfig
 from pombu.models.ensemble import Ensemble, Precision, materialise, predict
 from pombu.workers import Workers, jit
 
-_STEPS_PER_CALL = 32
+STEPS_PER_CALL = 32
 """Gradient steps compiled into one call; a shorter remainder uses the same program."""
 
 
@@ -146,7 +146,7 @@ def fit(
     for number in range(ensemble.members):
         rng = np.random.default_rng([*seed, number])
         training_rows = np.flatnonzero(~validation[number])
-        streams.append(_batches(rng, training_rows, config.batch_size))
+        streams.append(row_batches(rng, training_rows, config.batch_size))
         # Where episodes are too short to split, a member is judged by what it learns.
         judges = np.flatnonzero(validation[number])
         judges = judges if len(judges) else training_rows
@@ -158,10 +158,10 @@ def fit(
         interval, _, longest = _budget(config, epoch_steps[member.number])
         interval = min(interval, longest - member.step)
         parameters, optimiser = member.parameters, member.optimiser
-        for offset in range(0, interval, _STEPS_PER_CALL):
-            steps = min(_STEPS_PER_CALL, interval - offset)
+        for offset in range(0, interval, STEPS_PER_CALL):
+            steps = min(STEPS_PER_CALL, interval - offset)
             batches = [next(streams[member.number]) for _ in range(steps)]
-            batches += [batches[-1]] * (_STEPS_PER_CALL - steps)
+            batches += [batches[-1]] * (STEPS_PER_CALL - steps)
             parameters, optimiser = _train(
                 parameters,
                 optimiser,
@@ -214,7 +214,7 @@ def _budget(config: ModelConfig, epoch_steps: int) -> tuple[int, int, int]:
     return max(interval, 1), patience, longest
 
 
-def _batches(
+def row_batches(
     rng: np.random.Generator, rows: np.ndarray, size: int
 ) -> Iterator[np.ndarray]:
     """Endless batches of `size` rows: one shuffled epoch after the other."""

@@ -42,6 +42,17 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class Planner(Policy, Protocol):
+    """A policy that remembers its plan from step to step, and has no noise of its own.
+
+    Its rows are the same episodes from call to call.
+    """
+
+    def begin(self) -> "Planner":
+        """The same planner as episodes begin."""
+
+
+@runtime_checkable
 class Algorithm(Protocol[S]):
     """A learner as three pure functions of its state.
 

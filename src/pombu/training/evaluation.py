@@ -9,7 +9,7 @@ import numpy as np
 
 from pombu.envs import Task, collect
 from pombu.errors import UsageError
-from pombu.training.algorithm import Policy
+from pombu.training.algorithm import Planner, Policy
 from pombu.training.run import EVALUATION, write_json
 
 FINAL_EPISODES = 20
@@ -47,6 +47,7 @@ def evaluate(
     if episodes < 1:
         raise UsageError(f"episodes is {episodes}: it must be at least 1.")
     key = jax.random.key(seed)
+    policy = policy.begin() if isinstance(policy, Planner) else policy
 
     def act(observations: Any, step: int) -> Any:
         return policy(observations, deterministic, jax.random.fold_in(key, step))
@@ -62,9 +63,13 @@ def evaluate(
 
 
 def write_evaluation(run: Path, task: Task, policy: Policy) -> None:
-    """Measure a run's final policy, with and without its noise."""
-    content = {
-        name: evaluate(task, policy, FINAL_EPISODES, deterministic=fixed).to_json()
-        for name, fixed in (("deterministic", True), ("stochastic", False))
-    }
+    """Measure a run's final policy, with and without its noise.
+
+    A planner has none: it is measured once.
+    """
+    still = evaluate(task, policy, FINAL_EPISODES, deterministic=True)
+    noisy = still
+    if not isinstance(policy, Planner):
+        noisy = evaluate(task, policy, FINAL_EPISODES, deterministic=False)
+    content = {"deterministic": still.to_json(), "stochastic": noisy.to_json()}
     write_json(run / EVALUATION, content)

@@ -1,0 +1,271 @@
+"""MB-MPO: Model-Based Meta-Policy Optimization (Clavera et al., 2018).
+
+Each member of the ensemble is a task. One iteration collects real trajectories with
+policies that were adapted to the members, fits the ensemble, and takes meta-steps: the
+policy is rolled out in every task, adapted to it by one policy gradient step, rolled
+out again, and improved by TRPO such that its adaptations do better. What the members
+disagree about is left to adaptation, so the policy need not be robust to all of them.
+"""
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from pombu.config import MBMPOConfig
+from pombu.data import Experience, Normaliser, learn_from, no_experience
+from pombu.diagnosis import prediction_error
+from pombu.envs import Task, collect
+from pombu.imagination import imagine_in_shards
+from pombu.metalearning import Judged, adapt_to_all, judge, meta_step, side_by_side
+from pombu.models import Ensemble
+from pombu.policies import GaussianPolicy, entropy, init_policy
+from pombu.randomness import Keys
+from pombu.reporting import fit_metrics, trust_region_metrics, trust_region_summary
+from pombu.rollouts import act_with, evaluate, policy_of
+from pombu.training.algorithm import Policy
+from pombu.training.episodes import EpisodeStore
+from pombu.training.stages import StageTimer
+from pombu.workers import Workers, jit
+from pombu.worlds import Rules, World, fresh_ensemble, refit, starts, world_of
+
+Metrics = dict[str, float]
+
+
+class State(eqx.Module):
+    """Everything that a run is, beside its episodes."""
+
+    seed: np.ndarray
+    iteration: np.ndarray
+    real_steps: np.ndarray
+    imagined_steps: np.ndarray
+    policy: GaussianPolicy
+    adapted: GaussianPolicy
+    """One policy per task, which collect the next real trajectories."""
+    ensemble: Ensemble
+    experience: Experience
+
+
+class Learner:
+    """MB-MPO over one task: `init` a state, then `iterate` it."""
+
+    def __init__(
+        self,
+        task: Task,
+        config: MBMPOConfig,
+        name: str = "mbmpo",
+        workers: int | None = None,
+    ) -> None:
+        self.name = name
+        self.task = task
+        self.config = config
+        self.workers = Workers(workers)
+        self.rules = Rules(
+            task.contract,
+            task.action_box,
+            config.returns,
+            task.horizon,
+            config.imagination.runaway,
+            config.model.precision,
+        )
+
+    def init(self, seed: int) -> State:
+        """Untrained networks and no experience; all policies are still the same."""
+        config, task = self.config, self.task
+        keys = Keys(seed, 0)
+        dim = task.observation_dim
+        policy = init_policy(
+            keys.jax("policy"), dim, task.action_dim, config.policy.hidden
+        )
+        return State(
+            seed=np.asarray(seed),
+            iteration=np.asarray(0),
+            real_steps=np.asarray(0),
+            imagined_steps=np.asarray(0),
+            policy=policy,
+            adapted=jax.tree.map(lambda x: jnp.stack([x] * config.tasks), policy),
+            ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
+            experience=no_experience(dim, task.action_dim),
+        )
+
+    def policy(self, state: State) -> Policy:
+        """pi_theta before adaptation, to act with."""
+        return policy_of(state.policy, Normaliser.of(state.experience.observation))
+
+    def world(self, state: State) -> World:
+        """The learned world as the state has it."""
+        return world_of(state.ensemble, state.experience, self.config.model)
+
+    def iterate(
+        self, state: State, episodes: EpisodeStore, stage: StageTimer
+    ) -> tuple[State, Metrics]:
+        """Collect with adapted policies, fit, meta-learn and evaluate."""
+        config, task, returns = self.config, self.task, self.config.returns
+        keys = Keys(int(state.seed), int(state.iteration))
+        number = config.trajectories
+        with stage("collect"):
+            normaliser = Normaliser.of(state.experience.observation)
+            act = act_with((state.adapted, normaliser), number, keys.jax("collect"))
+            collected = collect(task, act, keys.episodes("collect", number))
+            episodes.append(collected)
+            experience = learn_from(
+                state.experience, collected, returns.gamma, returns.reward_clip
+            )
+        with stage("fit"):
+            ensemble, fitted = refit(
+                state.ensemble,
+                task,
+                list(episodes),
+                experience,
+                config.model,
+                config.rows(task.horizon),
+                keys,
+                int(state.iteration),
+                self.workers,
+            )
+        policy = state.policy
+        if config.policy.reset_std:
+            policy = GaussianPolicy(policy.mean, jnp.zeros_like(policy.log_std))
+        state = eqx.tree_at(
+            lambda s: (s.iteration, s.real_steps, s.policy, s.ensemble, s.experience),
+            state,
+            (
+                state.iteration + 1,
+                state.real_steps + sum(map(len, collected)),
+                policy,
+                ensemble,
+                experience,
+            ),
+        )
+        state, improved = self.improve(state, episodes, keys, stage)
+        with stage("evaluate"):
+            evaluated, real = evaluate(
+                task, self.policy(state), config.evaluation_episodes, keys
+            )
+            errors = prediction_error(self.world(state), self.rules, real)
+        return state, {
+            **evaluated,
+            **improved,
+            "entropy": float(entropy(state.policy)),
+            "return_collected": float(np.mean([e.rewards.sum() for e in collected])),
+            "return_scale": float(experience.returns.std[0]),
+            **fit_metrics(fitted),
+            **errors,
+        }
+
+    def improve(
+        self, state: State, episodes: EpisodeStore, keys: Keys, stage: StageTimer
+    ) -> tuple[State, Metrics]:
+        """Meta-steps, and a last adaptation for the policies that collect next."""
+        config = self.config
+        tasks = self.tasks(state)
+        policy, summaries = state.policy, []
+        for i in range(config.updates):
+            policy, summary = self.meta_step(policy, i, tasks, episodes, keys, stage)
+            summaries.append(summary)
+        with stage("adapt"):
+            everywhere = self._everywhere(policy)
+            last = self.imagine(
+                tasks, episodes, keys, "before", config.updates, everywhere
+            )
+            adapted = adapt_to_all(policy, last.batch, config.inner_rate)
+        batches = 2 * config.updates + 1
+        per_batch = config.tasks * config.imagination.trajectories * self.task.horizon
+        improved: State = eqx.tree_at(
+            lambda s: (s.policy, s.adapted, s.imagined_steps),
+            state,
+            (policy, adapted, state.imagined_steps + batches * per_batch),
+        )
+        return improved, trust_region_metrics(summaries)
+
+    def meta_step(
+        self,
+        policy: GaussianPolicy,
+        number: int,
+        tasks: list[World],
+        episodes: EpisodeStore,
+        keys: Keys,
+        stage: StageTimer,
+    ) -> tuple[GaussianPolicy, dict[str, Array]]:
+        """Adapt to every task, see how that went, and improve what was adapted."""
+        config, rate = self.config, self.config.inner_rate
+        imagine = partial(self.imagine, tasks, episodes, keys)
+        with stage("imagine"):
+            before = imagine("before", number, self._everywhere(policy))
+            adapted = adapt_to_all(policy, before.batch, rate)
+            after = imagine("after", number, adapted)
+        with stage("improve"):
+            policy, report = meta_step(
+                policy, adapted, before.batch, after.batch, rate, config.trust_region
+            )
+        goals = after.goals._replace(advantage_std=jnp.mean(after.goals.advantage_std))
+        loss = jnp.mean(after.baseline_loss)
+        summary: dict[str, Array] = trust_region_summary(
+            report, loss, side_by_side(after.imagined), goals
+        )
+        return policy, summary
+
+    def tasks(self, state: State) -> list[World]:
+        """Worlds of one member each."""
+        world = self.world(state)
+        alone = [_only(world, k) for k in range(world.members)]
+        return alone * self.config.tasks_per_member
+
+    def imagine(
+        self,
+        tasks: list[World],
+        episodes: EpisodeStore,
+        keys: Keys,
+        stage: str,
+        number: int,
+        policies: GaussianPolicy,
+    ) -> Judged:
+        """Virtual trajectories of each policy in its own task, stacked."""
+        imagination = self.config.imagination
+
+        def in_task(index: int) -> Judged:
+            policy = jax.tree.map(lambda leaf: leaf[index], policies)
+            first = starts(
+                self.task,
+                list(episodes),
+                imagination.trajectories,
+                keys.jax(f"{stage} start", number, index),
+            )
+            imagined = imagine_in_shards(
+                policy,
+                None,
+                tasks[index],
+                self.rules,
+                first,
+                jnp.ones(1),
+                keys.jax(stage, number, index),
+                imagination.shards,
+                self.workers,
+            )
+            return judge(imagined, self.config.returns)
+
+        parts = self.workers.map(in_task, range(len(tasks)))
+        stack: Judged = _stack(parts)
+        return stack
+
+    def _everywhere(self, policy: GaussianPolicy) -> GaussianPolicy:
+        """The same policy for every task."""
+        number = self.config.tasks
+        stack: GaussianPolicy = jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (number, *x.shape)), policy
+        )
+        return stack
+
+
+@jit
+def _only(world: World, member: Array) -> World:
+    return world.only(member)
+
+
+@jit
+def _stack(parts: list[Judged]) -> Judged:
+    stacked: Judged = jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
+    return stacked

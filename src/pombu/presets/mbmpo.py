@@ -1,0 +1,93 @@
+"""MB-MPO's presets.
+
+`paper` has the published values: twenty tasks, each with a real trajectory per
+iteration, whatever the horizon.
+"""
+
+from dataclasses import replace
+
+from pombu.config import ImaginationConfig, MBMPOConfig, ModelConfig, ReturnConfig
+from pombu.presets.sizes import horizon_of, trajectories
+
+_TOTAL = 200_000
+
+
+def paper(task: str, horizon: int | None) -> MBMPOConfig:
+    """The published values, the same for every task."""
+    base = MBMPOConfig()
+    steps = base.trajectories * horizon_of(task, horizon)
+    return replace(base, iterations=max(_TOTAL // steps, 1))
+
+
+def fast(task: str, horizon: int | None) -> MBMPOConfig:
+    """One task per member, narrower members with bounded fits, fewer meta-steps.
+
+    The inner step is larger: advantages have unit variance and trajectories are fewer,
+    so that the published size hardly changes the policy.
+    """
+    if task.startswith("Point"):
+        return _fast_point()
+    length = horizon_of(task, horizon)
+    number = trajectories(2000, length, 5)
+    return MBMPOConfig(
+        inner_rate=0.01,
+        updates=20,
+        tasks_per_member=1,
+        trajectories=number,
+        iterations=max(_TOTAL // (number * length), 1),
+        model=_bounded((256, 256), 500),
+        imagination=ImaginationConfig(
+            trajectories=trajectories(4000, length), shards=1, runaway=1e3
+        ),
+        returns=ReturnConfig(lam=0.95, reward_clip=None, advantage_clip=None),
+    )
+
+
+def _bounded(hidden: tuple[int, ...], steps: int) -> ModelConfig:
+    return ModelConfig(
+        hidden=hidden,
+        learning_rate=1e-3,
+        validation_rows=4000,
+        validate_every_steps=50,
+        max_epochs=40,
+        max_steps=steps,
+        reinitialise_every=0,
+    )
+
+
+def _fast_point() -> MBMPOConfig:
+    model = replace(_bounded((64, 64), 400), batch_size=200, max_epochs=200)
+    return MBMPOConfig(
+        inner_rate=0.01,
+        updates=40,
+        tasks_per_member=1,
+        trajectories=10,
+        iterations=8,
+        model=model,
+        imagination=ImaginationConfig(trajectories=50, shards=1),
+        returns=ReturnConfig(lam=0.95, reward_clip=None, advantage_clip=None),
+    )
+
+
+def smoke(task: str, horizon: int | None) -> MBMPOConfig:
+    """Eight iterations in seconds: shows that everything runs, not that it learns."""
+    base = fast(task, horizon)
+    return replace(
+        base,
+        updates=2,
+        trajectories=2,
+        iterations=8,
+        evaluation_episodes=2,
+        model=replace(
+            base.model,
+            hidden=(32, 32),
+            members=2,
+            batch_size=64,
+            validation_rows=64,
+            max_epochs=5,
+            max_steps=20,
+        ),
+        imagination=replace(base.imagination, trajectories=4),
+        policy=replace(base.policy, hidden=(8, 8)),
+        trust_region=replace(base.trust_region, conjugate_gradients=3),
+    )

@@ -1,0 +1,97 @@
+"""PETS's presets.
+
+`paper` has the published values, with its one episode of 1000 steps per iteration cut
+into the task's episodes, which are then planned side by side.
+"""
+
+from dataclasses import replace
+
+from pombu.config import GaussianModelConfig, PETSConfig, PlannerConfig, ValueConfig
+from pombu.presets.sizes import horizon_of, trajectories
+
+_REAL_STEPS = 1000
+_TOTAL = 200_000
+
+
+def paper(task: str, horizon: int | None) -> PETSConfig:
+    """The published values, the same for every task."""
+    length = horizon_of(task, horizon)
+    number = trajectories(_REAL_STEPS, length)
+    return PETSConfig(
+        trajectories=number, iterations=max(_TOTAL // (number * length), 1)
+    )
+
+
+def fast(task: str, horizon: int | None) -> PETSConfig:
+    """The ensemble's mean instead of particles, and a twelfth of the candidates.
+
+    Members of two layers, trained in larger batches on state changes of unit variance
+    and for a bounded number of steps. Two episodes at least are planned side by side.
+    """
+    length = horizon_of(task, horizon)
+    number = max(trajectories(_REAL_STEPS, length), 2)
+    base = PETSConfig(
+        trajectories=number,
+        iterations=max(_TOTAL // (number * length), 1),
+        gamma=0.99,
+        model=GaussianModelConfig(
+            hidden=(200, 200),
+            batch_size=256,
+            epochs=40,
+            max_steps=600,
+            normalise_targets=True,
+            weight_decay=(2.5e-5, 5e-5, 7.5e-5),
+        ),
+        planner=PlannerConfig(
+            horizon=20,
+            population=150,
+            elites=15,
+            iterations=3,
+            propagation="mean",
+        ),
+    )
+    if task.startswith("Point"):
+        return _fast_point(base)
+    return base
+
+
+def _fast_point(base: PETSConfig) -> PETSConfig:
+    return replace(
+        base,
+        trajectories=5,
+        iterations=10,
+        evaluation_episodes=5,
+        gamma=0.95,
+        model=replace(base.model, hidden=(64, 64), batch_size=64, max_steps=400),
+        planner=replace(base.planner, horizon=12, population=100, elites=10),
+    )
+
+
+def smoke(task: str, horizon: int | None) -> PETSConfig:
+    """Eight iterations in seconds: shows that everything runs, not that it learns."""
+    base = fast(task, horizon)
+    return replace(
+        base,
+        trajectories=2,
+        iterations=8,
+        evaluation_episodes=0,
+        model=replace(
+            base.model,
+            members=2,
+            hidden=(16, 16),
+            batch_size=32,
+            epochs=2,
+            max_steps=20,
+        ),
+        planner=replace(
+            base.planner,
+            horizon=4,
+            population=12,
+            elites=3,
+            iterations=2,
+            propagation="tsinf",
+            particles=2,
+        ),
+        value=ValueConfig(hidden=(16, 16), epochs=2, minibatch=50),
+        value_samples=100,
+    )
