@@ -53,6 +53,11 @@ docs: $(DEV) ## Build the documentation into site/
 pictures: $(DEV) ## Draw the pictures of docs/ideas.md anew
 	@$(PY) -m tools.pictures
 
+.PHONY: release
+release: | $(PY) ## Build wheel and sdist, and use each outside the source tree
+	@rm -rf build/release
+	@PYTHON="$(abspath $(PY))" tools/release_check.sh "$(CURDIR)/build/release"
+
 .PHONY: bench
 bench: $(DEV) ## Measure speed on this machine
 	@$(PY) -m pombu bench

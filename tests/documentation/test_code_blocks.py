@@ -7,33 +7,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pages import PAGES, blocks, name
+from pages import PAGES, Block, blocks, name
 
 from pombu.cli import COMMANDS
 from pombu.cli.parsing import parse
 
 
-def programs(slow: bool) -> list[Path]:
-    """Pages with Python that is, or is not, slow."""
+def python(page: Path, slow: bool) -> list[Block]:
+    """A page's Python that is, or is not, slow."""
     return [
-        page
-        for page in PAGES
-        if any(
-            b.language == "python" and b.runs and b.slow == slow for b in blocks(page)
-        )
+        block
+        for block in blocks(page)
+        if block.language == "python" and block.runs and block.slow == slow
     ]
 
 
 def run(page: Path, slow: bool) -> None:
     """Run a page's blocks one after the other, as a reader would."""
     names: dict[str, object] = {"__name__": "__main__"}
-    for block in blocks(page):
-        if block.language == "python" and block.runs and block.slow == slow:
-            lines = "\n" * (block.line - block.program().count("\n"))
-            exec(compile(lines + block.program(), str(page), "exec"), names)
+    for block in python(page, slow):
+        program = block.program()
+        lines = "\n" * max(block.line - program.count("\n") + block.code.count("\n"), 0)
+        exec(compile(lines + program, str(page), "exec"), names)
 
 
-@pytest.mark.parametrize("page", programs(slow=False), ids=name)
+@pytest.mark.parametrize("page", [p for p in PAGES if python(p, slow=False)], ids=name)
 def test_python_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,7 +40,7 @@ def test_python_runs(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", programs(slow=True), ids=name)
+@pytest.mark.parametrize("page", [p for p in PAGES if python(p, slow=True)], ids=name)
 def test_slow_python_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
