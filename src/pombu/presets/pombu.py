@@ -93,8 +93,7 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
     each fit bounded in epochs (many passes over little data make the members disagree,
     and the update waits) and in steps (so that an iteration costs the same at 200k
     transitions as at 20k); no re-initialisation; no clip of the raw reward, which
-    would cap the return at 1000; lambda 0.95 instead of 1, because advantages that are
-    mostly noise do not outweigh the penalty, and the policy hardly moves at first.
+    would cap the return at 1000.
     """
     if task.startswith("Point"):
         return _fast_point()
@@ -121,7 +120,7 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
             base.value, minibatch=2000, learning_rate=first, final_learning_rate=last
         ),
         exploration=replace(base.exploration, trajectories=virtual // 2),
-        returns=ReturnConfig(reward_clip=None, lam=0.95),
+        returns=ReturnConfig(reward_clip=None),
     )
 
 
