@@ -1,47 +1,65 @@
 """`pombu reproduce`: the paper's experiments, one command each."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+from rich.console import Console
 
 from pombu.errors import UsageError
+from pombu.studies.places import Place
 from pombu.studies.reproductions import Profile, find, names
+
+ALL = "all"
 
 
 @dataclass(frozen=True)
 class Command:
     """Repeat one of the paper's experiments and write its pictures and data.
 
-    Every reproduction leaves PNG and PDF pictures, the data behind them, its settings
-    (config.json) and the versions it ran with (versions.json) in its folder. Without a
-    name, the reproductions are listed.
+    Every reproduction leaves PNG and PDF pictures, the data behind them with the
+    paper's own numbers beside ours, its settings (config.json) and the versions it ran
+    with (versions.json) in its folder. Runs that exist are used, those that are missing
+    are trained. Without a name, the reproductions are listed.
 
     Examples:
         pombu reproduce
         pombu reproduce appendix-c
-        pombu reproduce figure-1 --profile smoke --out try/figure-1
-        pombu reproduce figure-scatter --json
+        pombu reproduce figure-3 --profile smoke --out try/figure-3
+        pombu reproduce figure-2 --from runs/cheetah-0 runs/cheetah-1 --no-train
+        pombu reproduce all --profile smoke --out try
     """
 
     name: Annotated[str, tyro.conf.Positional] = ""
-    """Which experiment, such as figure-1; empty lists them."""
+    """Which experiment, such as figure-1, or all; empty lists them."""
     profile: Profile | None = None
-    """paper: the paper's scale; fast: smaller; smoke: seconds, for a first look. Each
-    experiment has its own default, shown in the list."""
+    """smoke: seconds, for a first look; fast: affordable on two cores; paper: the
+    paper's scale. Each experiment has its own default, shown in the list."""
     out: Path | None = None
-    """Folder to write to; reproductions/NAME if not given."""
+    """Folder to write to, which may exist; reproductions/NAME if not given."""
+    sources: Annotated[tuple[Path, ...], tyro.conf.arg(name="from")] = ()
+    """Folders of runs that exist, or folders that hold such; they are only read."""
+    runs: Path = Path("runs/reproduce")
+    """Folder for the runs that are trained; all experiments share them."""
+    no_train: bool = False
+    """Draw what there is, and say what is missing, instead of training it."""
+    place: Annotated[Place, tyro.conf.OmitArgPrefixes] = field(default_factory=Place)
+    """Where the runs happen."""
     json: bool = False
     """Print the headline numbers as one JSON object."""
 
     def run(self) -> int:
-        """List the reproductions, or run one."""
+        """List the reproductions, or do one."""
         if not self.name:
             return self._list()
-        item = find(self.name)
-        out = self.out or Path("reproductions") / self.name
+        if self.name == ALL:
+            profile = self.profile or "fast"
+        else:
+            profile = self.profile or find(self.name).default
+        own = "" if self.name == ALL else self.name
+        out = self.out or Path("reproductions") / own
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -49,12 +67,32 @@ class Command:
                 f"cannot write to {out} ({error.strerror}); choose another folder with "
                 "--out."
             ) from None
-        numbers = item.reproduce(self.profile or item.default, out)
+        return self._reproduce(profile, out)
+
+    def _reproduce(self, profile: Profile, out: Path) -> int:
+        from pombu.studies.gathering import Request
+        from pombu.studies.reproducing import reproduce_all, reproduce_one
+        from pombu.studies.watching import watcher
+
+        request = Request(
+            profile, out, self.runs, self.sources, not self.no_train, self.place
+        )
+        view = watcher(Console(stderr=True))
+        try:
+            if self.name == ALL:
+                numbers, missing = reproduce_all(request, view)
+            else:
+                numbers, missing = reproduce_one(find(self.name), request, view)
+        finally:
+            view.close()
         if self.json:
-            print(json.dumps({"out": str(out), "numbers": numbers}))
+            found = {"out": str(out), "numbers": numbers, "missing": missing}
+            print(json.dumps(found))
         else:
+            for what in missing:
+                print(f"missing: {what}")
             print(f"wrote {out}")
-        return 0
+        return 1 if missing and not self.no_train else 0
 
     def _list(self) -> int:
         items = [find(name) for name in names()]

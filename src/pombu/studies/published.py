@@ -3,7 +3,8 @@
 Returns are (mean, standard deviation) over seeds; hours are on one GPU.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Published(NamedTuple):
@@ -67,3 +68,50 @@ TABLE_2: dict[str, dict[str, Published]] = {
     },
 }
 """H = 1000, 2e5 real steps, with an alive bonus of 1 for Ant and Walker2d."""
+
+RANDOM: dict[str, float] = {
+    "Ant": 473.8,
+    "HalfCheetah": -288.3,
+    "Swimmer": 1.2,
+    "Walker2d": -2456.9,
+}
+"""Return of random actions at H = 1000, in the benchmark that Table 2 quotes."""
+
+UNCERTAINTY_MINUTES = 1.4
+"""Time that the paper's POMBU spends on the uncertainty, HalfCheetah, H = 200."""
+
+
+@runtime_checkable
+class Method(Protocol):
+    """Whatever has a label and an algorithm."""
+
+    @property
+    def label(self) -> str:
+        """As in a legend."""
+
+    @property
+    def algorithm(self) -> str:
+        """As on the command line."""
+
+    @property
+    def extended(self) -> bool:
+        """Whether it is a "max" line."""
+
+
+def by_label(
+    methods: Iterable[Method],
+    table: Mapping[str, Published],
+    best: Mapping[str, Published] | None = None,
+) -> dict[str, Published]:
+    """The paper's numbers of some methods, by their labels; `best` for "max" lines."""
+    found = {}
+    for method in methods:
+        source = (best or {}) if method.extended else table
+        if method.algorithm in source:
+            found[method.label] = source[method.algorithm]
+    return found
+
+
+def alive_bonus(task: str) -> float | None:
+    """The bonus per step with which Table 2's numbers were made."""
+    return 1.0 if task in ("Ant", "Walker2d") else None

@@ -4,7 +4,9 @@ A file ``figure_1.py`` here is what ``pombu reproduce figure-1`` runs. It holds
 
 - ``SUMMARY``: one line for the list of reproductions;
 - ``DEFAULT``: the profile that is used unless another is asked for;
-- ``reproduce(profile, out) -> dict``: does the work, writes pictures (PNG and PDF),
+- either ``ITEM``: panels of runs to compare and how to draw them
+  (`pombu.studies.experiments`);
+- or ``reproduce(profile, out) -> dict``: does the work, writes pictures (PNG and PDF),
   data (CSV or JSON), config.json and versions.json into the folder ``out``, and gives
   the headline numbers back.
 """
@@ -14,11 +16,14 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pombu.errors import UsageError
+from pombu.studies.experiments import Item
+from pombu.studies.experiments import Profile as Profile
 
-Profile = Literal["smoke", "fast", "paper"]
+PAGES = ("overview", "uncertainty-page")
+"""Not experiments, but pages about those that were done."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,9 @@ class Reproduction:
     name: str
     summary: str
     default: Profile
-    reproduce: Callable[[Profile, Path], dict[str, Any]]
+    reproduce: Callable[[Profile, Path], dict[str, Any]] | None
+    """Does the whole work; None where there is an item."""
+    item: Item | None
 
 
 def names() -> tuple[str, ...]:
@@ -41,7 +48,14 @@ def find(name: str) -> Reproduction:
     """The reproduction of that name."""
     if name not in names():
         raise UsageError(
-            f"there is no reproduction '{name}'; there are {', '.join(names())}."
+            f"there is no reproduction '{name}'; there are {', '.join(names())}, and "
+            "all."
         )
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    return Reproduction(name, module.SUMMARY, module.DEFAULT, module.reproduce)
+    return Reproduction(
+        name,
+        module.SUMMARY,
+        module.DEFAULT,
+        getattr(module, "reproduce", None),
+        getattr(module, "ITEM", None),
+    )

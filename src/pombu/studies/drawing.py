@@ -1,0 +1,230 @@
+"""What the paper's figures and tables have in common when they are drawn."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.transforms import Bbox
+
+from pombu.studies.experiments import Arm, Panel
+from pombu.studies.gathering import Group, Results
+from pombu.studies.style import BLACK, GREY, grid
+
+STAND_IN_NOTE = "smoke profile: Point2D stands in"
+
+
+def draw_returns(
+    results: Results, columns: int = 2, seeds: bool = False, published: bool = True
+) -> Figure:
+    """Return by real steps, one axis per panel and one legend below all of them.
+
+    Args:
+        results: what to draw.
+        columns: axes per row.
+        seeds: every seed as a line of its own; else the mean, and one standard
+            deviation around it.
+        published: the paper's final numbers as diamonds at the right edge.
+    """
+    panels = results.panels
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, axes = grid(rows, columns, width=3.6, height=2.9)
+    for panel, axis in zip(panels, axes.flat, strict=False):
+        draw_panel(axis, panel, results.of(panel), seeds, published)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    for row in axes:
+        row[0].set_ylabel("return")
+    add_legend(figure, results, published)
+    return figure
+
+
+def draw_panel(
+    axis: Any, panel: Panel, groups: Sequence[Group], seeds: bool, published: bool
+) -> None:
+    """One task: curves, "max" lines and the paper's numbers."""
+    for group in groups:
+        if group.arm.extended:
+            draw_max(axis, group)
+        elif seeds:
+            draw_seeds(axis, group)
+        else:
+            draw_band(axis, group)
+    if published:
+        draw_published(axis, panel)
+    note = f"{STAND_IN_NOTE}, " if panel.preset == "smoke" else ""
+    axis.set_title(f"{panel.title}\n({note}{count_seeds(groups)})")
+    axis.set_xlabel("real steps")
+    axis.xaxis.set_major_formatter(thousands)
+
+
+def draw_band(
+    axis: Any, group: Group, metric: str = "return_real", by: str = "real_steps"
+) -> None:
+    """The mean over seeds, and one standard deviation to both sides."""
+    look = {"color": group.arm.colour, "linestyle": group.arm.line}
+    aligned = group.aligned(metric, by)
+    if aligned is None:
+        return
+    mean, std = aligned.mean, aligned.std
+    axis.plot(aligned.steps, mean, **look)
+    if len(group.curves) > 1:
+        axis.fill_between(
+            aligned.steps,
+            mean - std,
+            mean + std,
+            color=group.arm.colour,
+            alpha=0.15,
+            linewidth=0,
+        )
+
+
+def draw_seeds(axis: Any, group: Group) -> None:
+    """Every seed as a line."""
+    for curve in group.curves:
+        axis.plot(
+            curve.column("real_steps"),
+            curve.column("return_real"),
+            color=group.arm.colour,
+            linestyle=group.arm.line,
+            linewidth=1.1,
+        )
+
+
+def draw_max(axis: Any, group: Group) -> None:
+    """The best mean of a long training, as a line across."""
+    axis.axhline(
+        best_mean(group)[0], color=group.arm.colour, linestyle=":", linewidth=1.4
+    )
+
+
+def best_mean(group: Group) -> tuple[float, float, float]:
+    """Mean and standard deviation over seeds where the mean is best, and the steps."""
+    aligned = group.aligned()
+    if aligned is None:
+        return float(np.max(group.finals)), 0.0, float(group.steps)
+    best = int(np.argmax(aligned.mean))
+    return (
+        float(aligned.mean[best]),
+        float(aligned.std[best]),
+        float(aligned.steps[best]),
+    )
+
+
+def draw_published(axis: Any, panel: Panel) -> None:
+    """The paper's numbers as diamonds with their standard deviation, beside the end."""
+    arms = [arm for arm in panel.arms if arm.label in panel.published]
+    if not arms:
+        return
+    gap = 0.035 * panel.total_steps
+    for i, arm in enumerate(arms, 1):
+        theirs = panel.published[arm.label]
+        axis.errorbar(
+            panel.total_steps + i * gap,
+            theirs.mean,
+            theirs.std,
+            color=arm.colour,
+            marker="D",
+            markersize=4,
+            markerfacecolor="white",
+            elinewidth=1,
+            capsize=2,
+        )
+    axis.axvline(panel.total_steps + gap / 2, color=GREY, linewidth=0.6)
+    ticks = [tick for tick in axis.get_xticks() if 0 <= tick <= panel.total_steps]
+    axis.set_xticks(ticks)
+
+
+def count_seeds(groups: Sequence[Group]) -> str:
+    """How many seeds the curves of an axis have."""
+    numbers = sorted({len(group.curves) for group in groups})
+    if not numbers:
+        return "no run yet"
+    several = "s" if numbers[-1] > 1 else ""
+    return (
+        f"{' to '.join(map(str, numbers[:: max(len(numbers) - 1, 1)]))} seed{several}"
+    )
+
+
+def add_legend(figure: Figure, results: Results, published: bool) -> None:
+    """One legend for all axes, below them."""
+    drawn: dict[str, Arm] = {}
+    for group in results.groups:
+        if group.curves:
+            drawn.setdefault(group.arm.label, group.arm)
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=arm.colour,
+            linestyle=":" if arm.extended else arm.line,
+            label=arm.label,
+        )
+        for arm in drawn.values()
+    ]
+    if published and any(panel.published for panel in results.panels):
+        handles.append(
+            Line2D(
+                [],
+                [],
+                color=BLACK,
+                marker="D",
+                markersize=4,
+                markerfacecolor="white",
+                linestyle="",
+                label="the paper's final number",
+            )
+        )
+    # An entry takes a bit more than an inch; more of them would be cut off.
+    columns = min(len(handles), int(figure.get_figwidth() / 1.25))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+
+
+def draw_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], note: str = ""
+) -> Figure:
+    """A table as a picture; a row whose name is empty belongs to the one above."""
+    widths = [
+        max(len(header[i]), *(len(row[i]) for row in rows)) + 2
+        for i in range(len(header))
+    ]
+    height = 0.30 * (len(rows) + 1) + (0.35 if note else 0.1)
+    figure = Figure(figsize=(max(0.085 * sum(widths), 5.0), height))
+    axis = figure.subplots()
+    axis.set_axis_off()
+    made = axis.table(
+        cellText=[list(row) for row in rows],
+        colLabels=list(header),
+        colWidths=[width / sum(widths) for width in widths],
+        cellLoc="center",
+        bbox=Bbox.unit(),
+        edges="horizontal",
+    )
+    made.auto_set_font_size(False)
+    made.set_fontsize(9)
+    for (row, column), cell in made.get_celld().items():
+        cell.set_edgecolor("#444444")
+        starts = row == 0 or bool(rows[row - 1][0])
+        cell.visible_edges = ("T" if starts else "") + ("B" if row == len(rows) else "")
+        if row == 0 or column == 0:
+            cell.set_text_props(weight="bold")
+    if note:
+        figure.supxlabel(note, fontsize=8)
+    return figure
+
+
+def spread(mean: float, std: float, seeds: int) -> str:
+    """A number of a table; one seed has no spread, and says so."""
+    digits = 1 if abs(mean) < 200 else 0
+    if seeds == 1:
+        return f"{mean:.{digits}f} (1 seed)"
+    return f"{mean:.{digits}f} ± {std:.{digits}f}"
+
+
+def thousands(value: float, _: int) -> str:
+    """Real steps on an axis."""
+    if value >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"

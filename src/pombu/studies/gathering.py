@@ -1,0 +1,222 @@
+"""From declared panels to curves: take what exists, train what is missing."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from pombu.envs import CATALOGUE
+from pombu.errors import UsageError
+from pombu.studies.curves import Curve
+from pombu.studies.experiments import Arm, Panel, Profile
+from pombu.studies.jobs import Job, flat, plan
+from pombu.studies.places import Place
+from pombu.studies.statistics import Aligned, align
+from pombu.studies.study import Watcher, run_study
+from pombu.training import config_file
+from pombu.training.metrics import read_rows
+from pombu.training.run import CONFIG, RunSpec, open_run
+
+TELLING = ("alpha", "beta", "model.kind", "model.reward", "exploration.policies")
+"""Options by which a run of the same algorithm and preset is another experiment."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a reproduction is asked for."""
+
+    profile: Profile
+    out: Path
+    runs: Path = Path("runs/reproduce")
+    """Where runs are trained; shared by all items."""
+    sources: tuple[Path, ...] = ()
+    """Folders of runs that exist already; they are only read."""
+    train: bool = True
+    """Train what is missing; else draw what there is."""
+    place: Place = field(default_factory=Place)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The seeds of one arm of a panel, as far as they exist."""
+
+    panel: Panel
+    arm: Arm
+    curves: tuple[Curve, ...]
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Seeds without a run that has all its steps."""
+        have = {c.run.spec.seed for c in self.curves if self._whole(c)}
+        return tuple(seed for seed in self.panel.seeds if seed not in have)
+
+    @property
+    def finals(self) -> np.ndarray:
+        """Each seed's final return."""
+        return np.array([curve.final() for curve in self.curves])
+
+    @property
+    def steps(self) -> int:
+        """Real steps that every seed has taken."""
+        return int(min(curve.rows[-1]["real_steps"] for curve in self.curves))
+
+    def aligned(
+        self, metric: str = "return_real", by: str = "real_steps"
+    ) -> Aligned | None:
+        """A metric of all seeds on common steps."""
+        return align(
+            [(c.column(by).astype(float), c.column(metric)) for c in self.curves]
+        )
+
+    def _whole(self, curve: Curve) -> bool:
+        return bool(curve.rows[-1]["real_steps"] >= self.panel.steps(self.arm))
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that an item is drawn from."""
+
+    profile: Profile
+    groups: tuple[Group, ...]
+
+    def of(self, panel: Panel) -> list[Group]:
+        """The arms of a panel that have at least one run."""
+        return [g for g in self.groups if g.panel == panel and g.curves]
+
+    @property
+    def panels(self) -> list[Panel]:
+        """The panels, in order."""
+        return [g.panel for i, g in enumerate(self.groups) if self._is_first(i)]
+
+    def _is_first(self, index: int) -> bool:
+        panel = self.groups[index].panel
+        return all(group.panel != panel for group in self.groups[:index])
+
+    @property
+    def missing(self) -> list[str]:
+        """What there is no whole run of, in words."""
+        return [
+            f"{g.panel.title}, {g.arm.label}: seed {', '.join(map(str, g.missing))}"
+            for g in self.groups
+            if g.missing
+        ]
+
+
+def gather(panels: Sequence[Panel], request: Request, watcher: Watcher) -> Results:
+    """The curves of all panels.
+
+    Raises:
+        UsageError: A source is no run folder, or nothing exists and nothing is trained.
+    """
+    known = [*read_sources(request.sources)]
+    if request.runs.is_dir():
+        known += read_sources([request.runs])
+    if request.train:
+        jobs = [
+            job for panel in panels for arm in panel.arms for job in panel.jobs(arm)
+        ]
+        missing = [job for job in jobs if not _is_whole(choose(job, known), job)]
+        if missing:
+            planned = plan(_longest(missing), request.runs)
+            run_study(planned, request.runs, request.place.open(), watcher)
+            known = [*read_sources(request.sources), *read_sources([request.runs])]
+    groups = tuple(
+        Group(panel, arm, _curves(panel, arm, known))
+        for panel in panels
+        for arm in panel.arms
+    )
+    if not any(group.curves for group in groups):
+        raise UsageError(
+            "there is no run to draw: name some with --from, or leave --no-train out."
+        )
+    return Results(request.profile, groups)
+
+
+def read_sources(folders: Iterable[Path]) -> list[Curve]:
+    """The runs in folders: each is a run folder, or holds some."""
+    found = []
+    for folder in folders:
+        paths = [folder] if (folder / CONFIG).exists() else _inside(folder)
+        for path in paths:
+            run = open_run(path)
+            rows = read_rows(run.metrics)[1] if run.metrics.exists() else []
+            if rows:
+                found.append(Curve(run, rows))
+    return found
+
+
+def choose(job: Job, known: Sequence[Curve]) -> Curve | None:
+    """The run that answers a job, the longest if there are several."""
+    config = flat(config_file.to_json(job.config()))
+    fitting = [c for c in known if answers(c.run.spec, job, config)]
+    return max(fitting, key=lambda c: c.rows[-1]["real_steps"], default=None)
+
+
+def answers(spec: RunSpec, job: Job, config: dict[str, object]) -> bool:
+    """Whether a run is what a job asks for.
+
+    Algorithm, preset, seed and environment must be the same, and so must every option
+    that is overridden or tells experiments apart; other values of a preset may have
+    changed between versions.
+    """
+    asked = (job.algorithm, job.preset, job.seed)
+    if (spec.algorithm, spec.preset, spec.seed) != asked:
+        return False
+    have = flat(spec.config)
+    keys = [key for key, _ in job.overrides] + [k for k in TELLING if k in config]
+    if any(have.get(key) != config[key] for key in keys if key in have):
+        return False
+    return _environment(have) == _environment(config)
+
+
+def _environment(config: dict[str, object]) -> tuple[object, ...]:
+    """What an environment is, with defaults written out."""
+    name = config["env.id"]
+    own = next((entry.horizon for entry in CATALOGUE if entry.id == name), None)
+    return (
+        name,
+        config.get("env.horizon") or own,
+        config.get("env.observation_noise") or 0.0,
+        config.get("env.alive_bonus") or 0.0,
+    )
+
+
+def _inside(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise UsageError(
+            f"{folder} is no folder: give run folders, or a folder that holds some."
+        )
+    return sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+
+
+def _is_whole(curve: Curve | None, job: Job) -> bool:
+    steps = job.total_steps
+    return (
+        curve is not None
+        and steps is not None
+        and curve.rows[-1]["real_steps"] >= steps
+    )
+
+
+def _longest(jobs: Iterable[Job]) -> list[Job]:
+    """One job where several differ in their steps alone: the longest answers all."""
+    found: dict[str, Job] = {}
+    for job in jobs:
+        other = found.get(job.name)
+        if other is None or (job.total_steps or 0) > (other.total_steps or 0):
+            found[job.name] = job
+    return list(found.values())
+
+
+def _curves(panel: Panel, arm: Arm, known: Sequence[Curve]) -> tuple[Curve, ...]:
+    """The seeds of an arm, cut off where the panel ends."""
+    found = []
+    for job in panel.jobs(arm):
+        curve = choose(job, known)
+        if curve is None:
+            continue
+        rows = [r for r in curve.rows if r["real_steps"] <= panel.steps(arm)]
+        if rows:
+            found.append(Curve(curve.run, rows))
+    return tuple(found)

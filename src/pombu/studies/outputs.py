@@ -1,0 +1,229 @@
+"""What an item of the paper leaves behind: pictures, data, settings and a line."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pombu.studies import artifacts
+from pombu.studies.drawing import best_mean, spread, thousands
+from pombu.studies.experiments import Item, Panel, Profile
+from pombu.studies.gathering import Group, Results
+from pombu.studies.jobs import flat
+from pombu.studies.results_page import KEPT
+from pombu.studies.statistics import (
+    interval,
+    iqm,
+    mean_std,
+    probability_of_improvement,
+)
+from pombu.studies.style import style
+from pombu.training import config_file
+
+LINE = "line.json"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was compared, for config.json."""
+
+    panels: tuple[Panel, ...]
+    departures: Mapping[str, Sequence[str]]
+    """Runs that were made with other values than the preset has today."""
+
+
+def write_item(name: str, item: Item, results: Results, out: Path) -> dict[str, Any]:
+    """Write everything; gives the headline numbers."""
+    out.mkdir(parents=True, exist_ok=True)
+    with style():
+        for ending, figure in item.draw(results).items():
+            artifacts.save_figure(figure, out, f"{name}{ending}")
+    write_curves(results, item.metrics, out / "curves.csv")
+    summary = {**summarise(results), **item.numbers(results)}
+    artifacts.write_json(out / "summary.json", summary)
+    settings = Settings(tuple(results.panels), departures(results))
+    artifacts.write_provenance(out, name, results.profile, settings)
+    keep_runs(results, out / "runs")
+    write_line(
+        out,
+        name,
+        results.profile,
+        headline(results),
+        results.missing,
+        few_seeds(results),
+    )
+    return summary
+
+
+def write_line(
+    out: Path,
+    name: str,
+    profile: Profile,
+    says: str,
+    missing: Sequence[str] = (),
+    note: str = "",
+) -> Path:
+    """The item's line of the results page."""
+    line = {
+        "item": name,
+        "profile": profile,
+        "says": says,
+        "missing": list(missing),
+        "note": note,
+        "command": f"pombu reproduce {name} --profile {profile}",
+    }
+    return artifacts.write_json(out / LINE, line)
+
+
+def write_curves(results: Results, metrics: Sequence[str], path: Path) -> Path:
+    """Every seed's curve, row by row."""
+    columns = ("iteration", "real_steps", "imagined_steps", *metrics)
+    rows = [
+        (
+            group.panel.title,
+            group.arm.label,
+            curve.run.spec.seed,
+            *(_cell(row.get(column)) for column in columns),
+        )
+        for group in results.groups
+        for curve in group.curves
+        for row in curve.rows
+    ]
+    return artifacts.write_csv(path, ("panel", "arm", "seed", *columns), rows)
+
+
+def summarise(results: Results) -> dict[str, Any]:
+    """Statistics of every arm, with the paper's number beside ours."""
+    return {
+        panel.title: {
+            "arms": {g.arm.label: _arm(g) for g in results.of(panel)},
+            "probability_of_improvement": _improvement(results.of(panel)),
+        }
+        for panel in results.panels
+    }
+
+
+def headline(results: Results) -> str:
+    """Ours beside the paper's, in one line."""
+    parts = []
+    for panel in results.panels:
+        arms = []
+        for group in results.of(panel):
+            mean, std = ours(group)
+            text = f"{group.arm.label} {spread(mean, std, len(group.curves))}"
+            if group.steps < panel.steps(group.arm):
+                text += f" at {thousands(group.steps, 0)}"
+            if theirs := panel.published.get(group.arm.label):
+                text += f" (paper {theirs.mean:g} ± {theirs.std:g})"
+            arms.append(text)
+        if arms:
+            steps = thousands(panel.total_steps, 0)
+            parts.append(f"{panel.title}, {steps} steps: {', '.join(arms)}")
+    return "; ".join(parts)
+
+
+def ours(group: Group) -> tuple[float, float]:
+    """Our number of an arm: the best mean of a "max" arm, else the final return."""
+    if group.arm.extended:
+        mean, std, _ = best_mean(group)
+        return mean, std
+    return mean_std(group.finals)
+
+
+def hours(group: Group) -> float:
+    """Wall-clock hours of a run, on average."""
+    spent = [np.nansum(curve.column("iteration_seconds")) for curve in group.curves]
+    return float(np.mean(spent)) / 3600
+
+
+def imagined_steps(group: Group) -> float:
+    """Imagined steps of a run, on average."""
+    return float(np.mean([c.rows[-1].get("imagined_steps", 0) for c in group.curves]))
+
+
+def few_seeds(results: Results) -> str:
+    """A warning where an arm has fewer seeds than the paper's three."""
+    few = min((len(g.curves) for g in results.groups if g.curves), default=0)
+    return "" if few >= 3 else f"fewer seeds ({few}) than the paper's three"
+
+
+def departures(results: Results) -> dict[str, list[str]]:
+    """For each run, the settings in which it differs from what a new one would have."""
+    found: dict[str, list[str]] = {}
+    for group in results.groups:
+        for job in group.panel.jobs(group.arm):
+            wanted = flat(config_file.to_json(job.config()))
+            for curve in group.curves:
+                if curve.run.spec.seed != job.seed:
+                    continue
+                have = flat(curve.run.spec.config)
+                differ = [
+                    f"{key} = {have[key]}"
+                    for key in wanted
+                    if key in have
+                    and not key.startswith("env.")
+                    and have[key] != wanted[key]
+                ]
+                if differ:
+                    found[curve.run.path.name] = differ
+    return found
+
+
+def keep_runs(results: Results, folder: Path) -> None:
+    """Copy what a run leaves for others to check; the item can be drawn from it."""
+    for group in results.groups:
+        for job, curve in _with_jobs(group):
+            kept = folder / job
+            if kept.resolve() == curve.run.path.resolve():
+                continue
+            kept.mkdir(parents=True, exist_ok=True)
+            for name in KEPT:
+                if (curve.run.path / name).exists():
+                    shutil.copyfile(curve.run.path / name, kept / name)
+
+
+def _with_jobs(group: Group) -> list[tuple[str, Any]]:
+    names = {job.seed: job.name for job in group.panel.jobs(group.arm)}
+    return [(names[curve.run.spec.seed], curve) for curve in group.curves]
+
+
+def _arm(group: Group) -> dict[str, Any]:
+    finals = group.finals
+    mean, std = ours(group)
+    theirs = group.panel.published.get(group.arm.label)
+    return {
+        "seeds": [curve.run.spec.seed for curve in group.curves],
+        "missing_seeds": list(group.missing),
+        "real_steps": group.steps,
+        "final_returns": [float(x) for x in finals],
+        "mean": mean,
+        "std": std,
+        "iqm": asdict(interval(iqm, finals[:, None])),
+        "hours": hours(group),
+        "imagined_steps": imagined_steps(group),
+        "paper": theirs._asdict() if theirs else None,
+    }
+
+
+def _improvement(groups: Sequence[Group]) -> dict[str, Any]:
+    """How likely the panel's first arm beats each other one."""
+    if not groups:
+        return {}
+    first, *others = groups
+    return {
+        f"{first.arm.label} over {other.arm.label}": asdict(
+            interval(
+                probability_of_improvement,
+                first.finals[:, None],
+                other.finals[:, None],
+            )
+        )
+        for other in others
+    }
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.8g}"

@@ -1,0 +1,75 @@
+"""Doing one or all of the paper's experiments."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pombu.studies.gathering import Request, gather
+from pombu.studies.outputs import write_item, write_line
+from pombu.studies.reproductions import PAGES, Reproduction, find, names
+from pombu.studies.study import Watcher
+
+Numbers = dict[str, Any]
+
+
+def reproduce_one(
+    found: Reproduction, request: Request, watcher: Watcher
+) -> tuple[Numbers, list[str]]:
+    """Do one experiment; gives its numbers, and what is missing of it."""
+    if found.item is None:
+        return _whole(found, request), []
+    panels = found.item.panels(request.profile)
+    results = gather(panels, request, watcher)
+    return write_item(found.name, found.item, results, request.out), results.missing
+
+
+def reproduce_all(request: Request, watcher: Watcher) -> tuple[Numbers, list[str]]:
+    """Do every experiment, each in its folder, with the runs of all in one study."""
+    every = [find(name) for name in names() if name not in PAGES]
+    panels = [p for f in every if f.item for p in f.item.panels(request.profile)]
+    if request.train:
+        gather(panels, request, watcher)
+    drawing = replace(request, train=False)
+    numbers: Numbers = {}
+    missing: list[str] = []
+    for found in every:
+        watcher.say(f"drawing {found.name}")
+        out = request.out / found.name
+        out.mkdir(parents=True, exist_ok=True)
+        _share_dataset(request.out, out)
+        one = replace(drawing, out=out)
+        numbers[found.name], lacking = reproduce_one(found, one, watcher)
+        missing += [f"{found.name}: {what}" for what in lacking]
+    overview = find("overview")
+    assert overview.reproduce is not None
+    overview.reproduce(request.profile, request.out)
+    return numbers, missing
+
+
+def _whole(found: Reproduction, request: Request) -> Numbers:
+    assert found.reproduce is not None
+    numbers = found.reproduce(request.profile, request.out)
+    if found.name not in PAGES:
+        write_line(request.out, found.name, request.profile, _spell(numbers))
+    return numbers
+
+
+def _spell(numbers: Any, path: Sequence[str] = ()) -> str:
+    """Nested headline numbers as one line."""
+    if not isinstance(numbers, dict):
+        value = f"{numbers:.3g}" if isinstance(numbers, float) else str(numbers)
+        return f"{' '.join(path)} {value}"
+    inner = [_spell(value, (*path, str(key))) for key, value in numbers.items()]
+    return (", " if path else "; ").join(inner)
+
+
+def _share_dataset(root: Path, out: Path) -> None:
+    """The scatter shows one of Figure 1's datasets: it need not be made twice."""
+    made = root / "figure-1" / "datasets"
+    if out.name != "figure-scatter" or not made.is_dir():
+        return
+    (out / "datasets").mkdir(exist_ok=True)
+    for path in made.glob("Point2D-0.*"):
+        shutil.copyfile(path, out / "datasets" / path.name)

@@ -1,0 +1,80 @@
+"""OUT/README.md: every item of the paper, ours beside the paper's, what is missing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pombu.studies.outputs import LINE
+from pombu.studies.reproductions import PAGES, Profile, find, names
+
+SUMMARY = "writes OUT/README.md from the items that were done in OUT"
+DEFAULT: Profile = "fast"
+
+
+def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
+    """Write the page; the profile makes no difference."""
+    lines = {line["item"]: (line, folder) for line, folder in read_lines(out)}
+    items = [name for name in names() if name not in PAGES]
+    parts = [OPENING, "| item | profile | what came out | folder |\n|---|---|---|---|"]
+    table = [
+        f"| {name} | {line['profile']} | {line['says']}{_note(line)} "
+        f"| [{folder}]({folder}) |"
+        for name in items
+        if name in lines
+        for line, folder in [lines[name]]
+    ]
+    parts[-1] = "\n".join([parts[-1], *table])
+    parts += [_section(name, *lines[name], out) for name in items if name in lines]
+    parts.append(_missing([name for name in items if name not in lines]))
+    parts += [_pages(out)]
+    (out / "README.md").write_text("\n\n".join(filter(None, parts)) + "\n")
+    return {"done": sorted(lines), "missing": [n for n in items if n not in lines]}
+
+
+OPENING = """# Results
+
+Written by `pombu reproduce overview --out results` from the files in the folders
+below: each holds its pictures (PNG and PDF), its data, its settings (config.json), the
+versions it ran with, and the kept files of its runs, from which it can be drawn again.
+Returns are means and standard deviations over seeds of the last three evaluations of 20
+stochastic episodes each; in brackets the paper's own numbers, at its full scale."""
+
+
+def read_lines(out: Path) -> list[tuple[dict[str, Any], str]]:
+    """The line of every item that was done, with its folder."""
+    return [
+        (json.loads(path.read_text()), path.parent.relative_to(out).as_posix())
+        for path in sorted(out.rglob(LINE))
+    ]
+
+
+def _section(name: str, line: dict[str, Any], folder: str, out: Path) -> str:
+    missing = "\n".join(f"- {what}" for what in line["missing"])
+    picture = f"{folder}/{name}.png"
+    parts = [
+        f"## {name}",
+        f"{find(name).summary.split(' (')[0]}.",
+        f"![{name}]({picture})" if (out / picture).exists() else "",
+        f"Without a whole run at this profile:\n\n{missing}" if missing else "",
+        f"Again: `{line['command']}`",
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def _note(line: dict[str, Any]) -> str:
+    return f" ({line['note']})" if line.get("note") else ""
+
+
+def _missing(names: list[str]) -> str:
+    if not names:
+        return ""
+    rows = "\n".join(
+        f"- {name}: {find(name).summary}; `pombu reproduce {name}`" for name in names
+    )
+    return f"## Not done yet\n\n{rows}"
+
+
+def _pages(out: Path) -> str:
+    pages = sorted(path.name for path in out.glob("*.md") if path.name != "README.md")
+    rows = "\n".join(f"- [{name}]({name})" for name in pages)
+    return f"## More\n\n{rows}" if rows else ""

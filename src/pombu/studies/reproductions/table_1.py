@@ -1,0 +1,88 @@
+"""Table 1: return, time, and real and imagined samples on HalfCheetah, H = 200."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from pombu.studies.drawing import STAND_IN_NOTE, draw_table, spread, thousands
+from pombu.studies.experiments import Item, Panel, Profile
+from pombu.studies.gathering import Group, Results
+from pombu.studies.outputs import hours, imagined_steps, ours
+from pombu.studies.published import UNCERTAINTY_MINUTES, Published
+from pombu.studies.reproductions.figure_2 import panels as tasks
+from pombu.studies.uncertainty_time import uncertainty_minutes
+
+SUMMARY = "Table 1: return, time and samples on HalfCheetah (figure-2's runs; hours)"
+DEFAULT: Profile = "fast"
+
+HEADER = ("", "", "return", "time (h)", "imagined", "real", "uncertainty (min)")
+
+
+def panels(profile: Profile) -> list[Panel]:
+    """Figure 2's HalfCheetah."""
+    return [panel for panel in tasks(profile) if panel.title == "HalfCheetah"]
+
+
+def rows(results: Results) -> list[tuple[str, ...]]:
+    """Ours, and below it the paper's."""
+    (panel,) = results.panels
+    found = []
+    for group in results.of(panel):
+        found.append((group.arm.label, "ours", *_ours(group)))
+        if theirs := panel.published.get(group.arm.label):
+            found.append(("", "paper", *_theirs(group, theirs)))
+    return found
+
+
+def draw(results: Results) -> Mapping[str, Figure]:
+    """The table as a picture."""
+    (panel,) = results.panels
+    note = (
+        "Hours are wall-clock, ours on the cores of a run, the paper's on one GPU; "
+        "ours of the uncertainty are minutes of one core."
+    )
+    if panel.preset == "smoke":
+        note = f"{note} ({STAND_IN_NOTE})"
+    return {"": draw_table(HEADER, rows(results), note)}
+
+
+def numbers(results: Results) -> Mapping[str, Any]:
+    """The table, and the time that the uncertainty takes."""
+    return {
+        "table": [dict(zip(HEADER[2:], row[2:], strict=True)) for row in rows(results)],
+        "uncertainty_minutes": {
+            group.arm.label: uncertainty_minutes(group.curves[0])
+            for group in results.of(results.panels[0])
+            if group.arm.algorithm == "pombu"
+        },
+        "uncertainty_minutes_paper": UNCERTAINTY_MINUTES,
+    }
+
+
+def _ours(group: Group) -> tuple[str, ...]:
+    mean, std = ours(group)
+    minutes = ""
+    if group.arm.algorithm == "pombu":
+        minutes = f"{uncertainty_minutes(group.curves[0]):.2g}"
+    return (
+        spread(mean, std, len(group.curves)),
+        f"{hours(group):.2g}",
+        f"{imagined_steps(group):.2g}",
+        thousands(group.steps, 0),
+        minutes,
+    )
+
+
+def _theirs(group: Group, theirs: Published) -> tuple[str, ...]:
+    pombu = group.arm.algorithm == "pombu"
+    return (
+        f"{theirs.mean:g} ± {theirs.std:g}",
+        "" if theirs.hours is None else f"{theirs.hours:g}",
+        "" if theirs.imagined_steps is None else f"{theirs.imagined_steps:.2g}",
+        thousands(theirs.real_steps, 0),
+        f"{UNCERTAINTY_MINUTES:g}" if pombu else "",
+    )
+
+
+ITEM = Item(panels, draw, numbers=numbers)

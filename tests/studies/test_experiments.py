@@ -1,0 +1,177 @@
+"""The paper's figures and tables, drawn from runs that are written by hand."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fabricated import write_run, write_runs
+
+from pombu.cli import main
+from pombu.errors import UsageError
+from pombu.studies.experiments import Panel, at
+from pombu.studies.gathering import Request, answers, choose, gather, read_sources
+from pombu.studies.jobs import Job, flat
+from pombu.studies.reproductions import PAGES, find, names
+from pombu.studies.reproductions.table_2 import rows
+from pombu.studies.watching import PlainRuns
+from pombu.training import config_file
+
+ITEMS = [name for name in names() if find(name).item]
+
+
+def panels_of(name: str, profile: str = "fast") -> list[Panel]:
+    item = find(name).item
+    assert item is not None
+    return list(item.panels(profile))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every run of every item at the fast profile."""
+    folder = tmp_path_factory.mktemp("runs")
+    write_runs([panel for name in ITEMS for panel in panels_of(name)], folder)
+    return folder
+
+
+def test_every_item_of_the_paper_is_there() -> None:
+    wanted = "figure-1 figure-2 figure-3 figure-4 figure-5 figure-scatter table-1"
+    wanted += " table-2 appendix-c appendix-training appendix-noise appendix-long"
+    assert set(wanted.split()) <= set(names()) - set(PAGES)
+    for name in ITEMS:
+        assert find(name).default == "fast"
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_an_item_leaves_everything(name: str, runs: Path, tmp_path: Path) -> None:
+    command = ["reproduce", name, "--from", str(runs), "--no-train"]
+    assert main([*command, "--out", str(tmp_path), "--runs", str(tmp_path / "no")]) == 0
+    for ending in (".png", ".pdf"):
+        assert (tmp_path / f"{name}{ending}").stat().st_size > 5000
+    with (tmp_path / "curves.csv").open() as file:
+        found = list(csv.DictReader(file))
+    panels = panels_of(name)
+    assert {row["panel"] for row in found} == {panel.title for panel in panels}
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    for panel in panels:
+        arms = summary[panel.title]["arms"]
+        assert set(arms) == {arm.label for arm in panel.arms}
+        for label, published in panel.published.items():
+            assert arms[label]["paper"]["mean"] == published.mean
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["settings"]["panels"][0]["task"] == panels[0].task
+    line = json.loads((tmp_path / "line.json").read_text())
+    assert line["missing"] == []
+    assert line["command"] == f"pombu reproduce {name} --profile fast"
+
+    # The kept files are enough to draw it again.
+    again = ["reproduce", name, "--from", str(tmp_path / "runs"), "--no-train"]
+    again += ["--out", str(tmp_path / "again"), "--runs", str(tmp_path / "no")]
+    if name == "figure-3":
+        assert main(again) == 0
+        first = (tmp_path / "curves.csv").read_bytes()
+        assert (tmp_path / "again" / "curves.csv").read_bytes() == first
+
+
+def test_what_is_missing_is_said(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alpha_0 = runs / "HalfCheetah-pombu-fast-alpha0-seed0"
+    command = ["reproduce", "figure-3", "--from", str(alpha_0), "--no-train"]
+    command += ["--runs", str(tmp_path / "no"), "--out", str(tmp_path / "figure-3")]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "missing: HalfCheetah, H = 200, α = 0: seed 1" in said
+    assert "missing: HalfCheetah, H = 200, α = 1: seed 0, 1" in said
+    line = json.loads((tmp_path / "figure-3" / "line.json").read_text())
+    assert line["note"] == "fewer seeds (1) than the paper's three"
+    assert "(1 seed)" in line["says"]
+
+    assert main(["reproduce", "overview", "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "README.md").read_text()
+    assert "| figure-3 | fast |" in page
+    assert "![figure-3](figure-3/figure-3.png)" in page
+    assert "α = 1: seed 0, 1" in page
+    assert "## Not done yet" in page
+    assert "`pombu reproduce table-2`" in page
+
+
+def test_nothing_to_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["reproduce", "figure-3", "--no-train", "--runs", str(tmp_path / "no")]
+    assert main([*command, "--out", str(tmp_path)]) == 2
+    assert "there is no run to draw" in capsys.readouterr().err
+    assert main([*command, "--from", "nowhere", "--out", str(tmp_path)]) == 2
+    assert "nowhere is no folder" in capsys.readouterr().err
+
+
+def test_which_run_answers_a_job() -> None:
+    job = Job("pombu", "HalfCheetah", 0, total_steps=1000)
+    config = flat(config_file.to_json(job.config()))
+    assert answers(job.spec(), job, config)
+    # The task's own horizon, written out, and no bonus are the same.
+    same = replace(job, horizon=200, alive_bonus=0.0, total_steps=5000)
+    assert answers(same.spec(), job, config)
+    for other in (
+        replace(job, seed=1),
+        replace(job, preset="smoke"),
+        replace(job, algorithm="meppo"),
+        replace(job, task="Swimmer"),
+        replace(job, horizon=1000),
+        replace(job, observation_noise=0.1),
+        replace(job, overrides=(("alpha", 0.75),)),
+        replace(job, overrides=(("beta", 0.0),)),
+    ):
+        assert not answers(other.spec(), job, config)
+    changed = replace(job, overrides=(("model.max_steps", 77),))
+    assert answers(changed.spec(), job, config)
+
+
+def test_the_longest_run_answers_and_is_cut_off(tmp_path: Path) -> None:
+    short = Job("pombu", "HalfCheetah", 0, total_steps=4000)
+    write_run(short, tmp_path / "a")
+    write_run(replace(short, total_steps=400_000), tmp_path / "b")
+    found = choose(short, read_sources([tmp_path]))
+    assert found is not None
+    assert found.run.path.name == "b"
+    (panel,) = panels_of("figure-3")
+    alone = replace(panel, arms=(panel.arms[2],), seeds=(0,), total_steps=100_000)
+    request = Request("fast", tmp_path, tmp_path / "no", (tmp_path,), train=False)
+    results = gather([alone], request, PlainRuns.__new__(PlainRuns))
+    assert results.groups[0].steps == 100_000
+    assert results.missing == []
+
+
+def test_smoke_runs_are_few_and_shared() -> None:
+    panels = [panel for name in ITEMS for panel in panels_of(name, "smoke")]
+    assert {panel.task for panel in panels} == {"Point2D"}
+    jobs = {job for panel in panels for arm in panel.arms for job in panel.jobs(arm)}
+    assert len(jobs) <= 60
+    folders = {job.name for job in jobs}
+    assert len(folders) <= 56
+
+
+def test_profiles_keep_the_experiment() -> None:
+    panel = panels_of("table-2", "paper")[0]
+    assert panel.total_steps == 200_000
+    assert panel.horizon == 1000
+    assert panel.alive_bonus == 1.0
+    assert panel.seeds == (0, 1, 2)
+    assert at("paper", panel) == panel
+    extended = [arm for p in panels_of("figure-2", "paper") for arm in p.arms[-2:]]
+    assert all(arm.extended for arm in extended)
+    assert panels_of("figure-2", "paper")[0].jobs(extended[0])[0].total_steps == 10**6
+
+
+def test_the_table_has_the_paper_s_numbers_below_ours(runs: Path) -> None:
+    request = Request("fast", runs, runs, train=False)
+    results = gather(panels_of("table-2"), request, PlainRuns.__new__(PlainRuns))
+    found = rows(results)
+    assert found[1][:3] == ("", "paper", "2010 ± 91")
+    assert found[0][0] == "Ant"
+    assert "(1 seed)" in found[0][2]
+
+
+def test_an_item_does_not_accept_another_kind_of_source(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no folder"):
+        read_sources([tmp_path / "missing"])
