@@ -88,7 +88,7 @@ def expanded_targets(
 ) -> tuple[Float[Array, " b"], Float[Array, "h b"]]:
     """What critics are to say of real steps, and how horizons were weighted."""
     old = ActorCritic(actor, frozen.critics)
-    setting = (frozen.model, old, real, config.gamma, config.horizon)
+    setting = (frozen.model, old, real, config.gamma, config.expansion)
     precision = config.model.precision
     samples = target_samples(*setting, precision)
     variances = jnp.var(samples, (1, 2, 3))
@@ -136,7 +136,7 @@ def train_networks(
 ) -> tuple[ActorCritic, Any, dict[str, Array]]:
     """Gradient steps of actor and critics; means of their losses and weights too."""
     names = ["value_loss", "actor_loss"]
-    names += [f"horizon_weight_{i}" for i in range(config.horizon + 1)]
+    names += [f"horizon_weight_{i}" for i in range(config.expansion + 1)]
 
     def step(number: Array, carry: Any) -> Any:
         networks, optimiser, totals = carry

@@ -142,3 +142,5 @@ def test_an_option_of_another_algorithm_is_refused_with_those_there_are() -> Non
     with pytest.raises(UsageError, match=r"mbmpo has no option --planner\.horizon"):
         parse(["--algo=mbmpo", "--planner.horizon=5"])
     parse(["--algo", "pets", "--kappa", "1", "--planner.kind", "random"])
+    parse(["--algo", "steve", "--weighting", "bellman", "--horizon", "100"])
+    parse(["--algo", "mbmpo", "--inner-rate", "0.1"])

@@ -264,7 +264,7 @@ def test_updates_follow_real_steps_and_targets_follow_updates() -> None:
         learning_starts=20,
         updates_per_step=0.35,
         target_period=5,
-        horizon=1,
+        expansion=1,
     )
     learner = Learner(load(config.env), config)
     state, episodes = learner.init(0), EpisodeStore()

@@ -223,7 +223,7 @@ class Learner:
         frozen = state.frozen
         if (number + steps) % config.target_period == 0:
             frozen = Frozen(networks.critics, model)
-        imagined = steps * config.batch_size * config.horizon * config.model.members
+        imagined = steps * config.batch_size * config.expansion * config.model.members
         trained: State = eqx.tree_at(
             lambda s: (
                 s.updates,

@@ -58,7 +58,7 @@ class STEVEConfig:
     are weighted: `samples` is STEVE, the variance of the target's samples; `bellman` is
     STEVE-U, Algorithm 1's local uncertainties along the way plus the variance of the
     critics at its end."""
-    horizon: int = 3
+    expansion: int = 3
     """H, steps by which targets are expanded in the model; 0 is DDPG with an ensemble
     of critics."""
     trajectories: int = 5
@@ -93,7 +93,7 @@ class STEVEConfig:
             at_least(name, getattr(self, name), 1)
         for name in ("batch_size", "capacity", "target_period"):
             at_least(name, getattr(self, name), 1)
-        for name in ("horizon", "updates_per_step", "learning_starts"):
+        for name in ("expansion", "updates_per_step", "learning_starts"):
             at_least(name, getattr(self, name), 0)
         at_least("model.members", self.model.members, 1)
         at_least("actor_critic.members", self.actor_critic.members, 1)
