@@ -12,7 +12,7 @@ so `load` also takes the folder of any `pombu train`.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -21,11 +21,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pombu import presets
+from pombu import ask_tell, presets
 from pombu.algorithms import registry
 from pombu.algorithms.pombu import Learner
 from pombu.algorithms.pombu import State as POMBUState
-from pombu.envs import EnvConfig, load
+from pombu.ask_tell import Proposal
+from pombu.data import read_logged
+from pombu.envs import EnvConfig, Episode, config_of, load
 from pombu.errors import UsageError
 from pombu.estimates import q_uncertainty
 from pombu.runs import algorithm_of
@@ -34,7 +36,9 @@ from pombu.training.algorithm import Algorithm
 from pombu.training.callbacks import Callback
 from pombu.training.episodes import EpisodeStore
 from pombu.training.loop import identity, learn
+from pombu.training.outside import Explores, begin_from
 from pombu.training.run import CONFIG, RunSpec, create, open_run
+from pombu.training.stages import StageTimer
 
 A = TypeVar("A", bound="Agent")
 
@@ -46,22 +50,25 @@ class Agent:
 
     def __init__(
         self,
-        env: str | EnvConfig = "HalfCheetah",
+        env: str | EnvConfig | Callable[[], Any] = "HalfCheetah",
         preset: str = "fast",
         seed: int = 0,
         config: Any = None,
+        data: str | Path | None = None,
         **changes: Any,
     ) -> None:
         """Make an untrained agent.
 
         Args:
-            env: a task of pombu, a Gymnasium id, `module:factory`, or an `EnvConfig`.
+            env: a task of pombu, a Gymnasium id, `module:factory`, that factory
+                itself, or an `EnvConfig`.
             preset: where values come from that are not given; see `pombu presets`.
             seed: the same seed gives the same run.
             config: a whole config instead of a preset's.
+            data: logged transitions to learn from first; see `pombu.data.logged`.
             **changes: fields of the config to change, such as `alpha=0.75`.
         """
-        environment = EnvConfig(id=env) if isinstance(env, str) else env
+        environment = config_of(env)
         if config is None:
             config = presets.preset(
                 self.algorithm, preset, environment.id, environment.horizon
@@ -75,7 +82,12 @@ class Agent:
             )
         config = replace(config, **changes)
         learner = registry.make(self.algorithm, load(config.env), config)
-        self._hold(learner, learner.init(seed), EpisodeStore(), seed, preset)
+        if data is None:
+            state, episodes = learner.init(seed), EpisodeStore()
+        else:
+            logged = read_logged(data, learner.task)
+            state, episodes = begin_from(learner, seed, logged)
+        self._hold(learner, state, episodes, seed, preset)
 
     def _hold(
         self,
@@ -91,6 +103,7 @@ class Agent:
         self.seed = seed
         self._preset = preset
         self._acted = 0
+        self._explorers: Any = None
 
     @property
     def config(self) -> Any:
@@ -110,12 +123,53 @@ class Agent:
         if total_timesteps is None:
             planned = self.config.iterations * self.config.trajectories
             total_timesteps = planned * self.learner.task.horizon
+        self._learn_from_waiting()
         target = int(self.state.real_steps) + total_timesteps
         run = create(Path(out), self._spec(target)) if out is not None else None
         begin = (self.state, self.episodes)
         result = learn(self.learner, self.seed, target, callbacks, run, begin)
         self.state, self.episodes = result.state, result.episodes
+        self._explorers = None
         return self
+
+    def propose(self) -> Proposal:
+        """A policy for one real episode outside pombu; tell by `observe` what it did.
+
+        It explores. To act with what was learned, use `predict`.
+        """
+        learner = ask_tell.explorer(self.learner)
+        if self._explorers is None:
+            self.state, self._explorers = learner.explore(self.state, self.episodes)
+        number = len(self.episodes)
+        since = len(ask_tell.waiting(self.state, self.episodes))
+        key = jax.random.fold_in(jax.random.key(self.seed), number)
+        return ask_tell.policy_for(self._explorers, since, self.learner.task, key)
+
+    def observe(self, episode: Episode) -> dict[str, float]:
+        """Take in a real episode; learn once an iteration's worth of them is there.
+
+        Returns:
+            The lesson's metrics, or nothing while episodes are still being gathered.
+        """
+        ask_tell.explorer(self.learner)
+        self.episodes.append([ask_tell.checked(episode, self.learner.task)])
+        waiting = ask_tell.waiting(self.state, self.episodes)
+        if not ask_tell.is_round(self.config, waiting):
+            return {}
+        return self._learn_from_waiting()
+
+    def _learn_from_waiting(self) -> dict[str, float]:
+        """Learn from observed episodes that were not learned from yet."""
+        if not isinstance(self.learner, Explores):
+            return {}
+        waiting = ask_tell.waiting(self.state, self.episodes)
+        if not waiting:
+            return {}
+        self.state, metrics = self.learner.digest(
+            self.state, self.episodes, waiting, StageTimer()
+        )
+        self._explorers = None
+        return metrics
 
     def predict(
         self, observation: Any, deterministic: bool = True
@@ -148,15 +202,18 @@ class Agent:
             )
 
     @classmethod
-    def load(cls: type[A], path: str | Path) -> A:
-        """Read back what `save` or `pombu train` wrote."""
+    def load(cls: type[A], path: str | Path, env: str | None = None) -> A:
+        """Read back what `save` or `pombu train` wrote.
+
+        An environment named `module:factory` is code, so its name must be repeated.
+        """
         run = open_run(Path(path))
         if run.spec.algorithm != cls.algorithm:
             raise UsageError(
                 f"{run.path} was trained by {run.spec.algorithm}, not "
                 f"{cls.algorithm}: load it with the class of that name."
             )
-        learner = algorithm_of(run)
+        learner = algorithm_of(run, env)
         template = learner.init(run.spec.seed)
         found = checkpoint.load_latest(run.path, template, identity(learner), _complain)
         if found is None:

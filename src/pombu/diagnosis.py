@@ -41,7 +41,7 @@ def _open_loop(
     return jax.lax.scan(step, first, actions)[1]
 
 
-_open_loop_jit = jit(_open_loop)
+open_loop = jit(_open_loop)
 
 
 def prediction_error(
@@ -62,7 +62,7 @@ def prediction_error(
     lengths = np.array([len(taken) for _, taken in segments])
     states = _padded([observed for observed, _ in segments], length + 1)
     actions = _padded([taken for _, taken in segments], length)
-    predicted = np.asarray(_open_loop_jit(world, rules, states[0], actions))
+    predicted = np.asarray(open_loop(world, rules, states[0], actions))
     with np.errstate(over="ignore", invalid="ignore"):
         gap = (predicted - states[1:, None]) / np.asarray(world.observation.std)
         error = np.fmin(np.sqrt(np.mean(gap**2, -1)), _LARGEST)

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from jaxtyping import Array, Float
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pombu.envs import Episode, Task
 from pombu.imagination import Imagined, imagine_in_shards
@@ -12,7 +14,7 @@ from pombu.policies import GaussianPolicy
 from pombu.randomness import Keys
 from pombu.simulation import simulate
 from pombu.workers import Workers
-from pombu.worlds import Rules, World, starts
+from pombu.worlds import Rules, World, real_starts, starts
 
 
 class Plan(NamedTuple):
@@ -56,19 +58,44 @@ def in_ensemble(
 
     def dream(policy: GaussianPolicy, value: MLP | None, plan: Plan) -> Imagined:
         start_key = keys.jax(f"{plan.stage} start", plan.number)
+        first, limits = beginnings(
+            task, episodes, plan.trajectories, rules.real_starts, start_key
+        )
         return imagine_in_shards(
             policy,
             value,
             world,
             rules,
-            starts(task, episodes, plan.trajectories, start_key),
+            first,
             plan.member_weights,
             keys.jax(plan.stage, plan.number),
             plan.shards,
             workers,
+            limits,
         )
 
     return dream
+
+
+def beginnings(
+    task: Task,
+    episodes: Sequence[Episode],
+    number: int,
+    share: float,
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, "n o"], Int[Array, " n"] | None]:
+    """First states, a share of them stored real ones, and the steps that each has.
+
+    Without stored ones all have the whole horizon, which None stands for.
+    """
+    stored = round(share * number)
+    if not stored:
+        return starts(task, episodes, number, key), None
+    begin_key, stored_key = jax.random.split(key)
+    resets = starts(task, episodes, number - stored, begin_key)
+    states, left = real_starts(task, episodes, stored, stored_key)
+    whole = jnp.full(number - stored, task.horizon, left.dtype)
+    return jnp.concatenate([resets, states]), jnp.concatenate([whole, left])
 
 
 def in_simulator(

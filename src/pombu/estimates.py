@@ -22,7 +22,7 @@ from pombu.uncertainty.algorithm1 import (
 )
 from pombu.values import predict
 from pombu.workers import jit
-from pombu.worlds import Rules, World, predict_step
+from pombu.worlds import Rules, World, ends, predict_step
 
 
 def q_uncertainty(
@@ -70,12 +70,14 @@ def _variance(
     gamma = rules.returns.gamma
     following, raw = predict_step(world, rules, states, actions)
     rewards = scaled_reward(raw, world.return_std, rules.returns)
+    ended = ends(world, rules, states, actions, following)
     values = predict(value, world.observation.normalise(following))
-    first = local_uncertainty(rewards, values, gamma)
+    first = local_uncertainty(rewards, jnp.where(ended, 0.0, values), gamma)
     if rules.horizon == 1:
         return first
     chosen = jax.random.randint(member_key, (len(states),), 0, world.members)
-    next_states = following[chosen, jnp.arange(len(states))]
+    rows = jnp.arange(len(states))
+    next_states = following[chosen, rows]
     everyone = jnp.full(world.members, 1.0 / world.members)
     rest = imagine(
         policy,
@@ -86,4 +88,5 @@ def _variance(
         everyone,
         rest_key,
     )
-    return first + gamma**2 * propagate(rest.local, gamma, rest.continues)[0]
+    later = propagate(rest.local, gamma, rest.continues)[0]
+    return first + gamma**2 * jnp.where(ended[chosen, rows], 0.0, later)

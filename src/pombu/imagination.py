@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pombu.networks import MLP
 from pombu.policies import GaussianPolicy, sample
@@ -20,7 +20,7 @@ from pombu.returns import scaled_reward
 from pombu.uncertainty.algorithm1 import local_uncertainty
 from pombu.values import predict as predict_value
 from pombu.workers import Workers, jit
-from pombu.worlds import Rules, World, predict_step
+from pombu.worlds import Rules, World, ends, predict_step
 
 
 class Imagined(NamedTuple):
@@ -33,7 +33,8 @@ class Imagined(NamedTuple):
     log_probs: Float[Array, "H N"]
     """log pi_old(a|s)."""
     rewards: Float[Array, "H N"]
-    """Scaled rewards, the mean over members."""
+    """Scaled rewards, the mean over members; where the time limit cuts a trajectory
+    off and returns bootstrap, the last one includes what is expected beyond it."""
     values: Float[Array, "H N"]
     """V_old of the states before each step."""
     local: Float[Array, "H N"]
@@ -61,6 +62,7 @@ def imagine(
     starts: Float[Array, "N o"],
     member_weights: Float[Array, " K"],
     key: PRNGKeyArray,
+    limits: Int[Array, " N"] | None = None,
 ) -> Imagined:
     """Roll the policy out in the learned world.
 
@@ -73,6 +75,8 @@ def imagine(
         member_weights: probability with which each member gives the next state; u and
             the mean reward stay uniform over members.
         key: the random draws of this batch.
+        limits: steps after which the time limit cuts each trajectory off; None where
+            all have the whole horizon.
     """
     number = starts.shape[0]
     log_weights = jnp.log(member_weights)
@@ -83,8 +87,11 @@ def imagine(
             return jnp.zeros(states.shape[:-1])
         return predict_value(value, world.observation.normalise(states))
 
-    def step(carry: Carry, key: PRNGKeyArray) -> tuple[Carry, dict[str, Array]]:
+    def step(
+        carry: Carry, now: tuple[PRNGKeyArray, Int[Array, ""]]
+    ) -> tuple[Carry, dict[str, Array]]:
         state, value_now, running, sound = carry
+        key, index = now
         action_key, member_key = jax.random.split(key)
         observation = world.observation.normalise(state)
         action, log_prob = sample(policy, observation, action_key)
@@ -98,20 +105,20 @@ def imagine(
             following, raw = predict_step(world, rules, state, boxed, apart)
         reward = scaled_reward(raw, world.return_std, rules.returns)
         next_values = values_of(following)
-        if rules.contract is None:
-            ended = jnp.zeros(following.shape[:-1], bool)
-        else:
-            ended = rules.contract.terminal(
-                jnp.broadcast_to(state, following.shape),
-                jnp.broadcast_to(boxed, (*following.shape[:-1], boxed.shape[-1])),
-                following,
-            )
+        ended = ends(world, rules, state, boxed, following)
         # Nothing is to be had after a member's end: its next value is 0 there.
         member_values = jnp.where(ended, 0.0, next_values)
         local = local_uncertainty(reward, member_values, rules.returns.gamma)
         pick = _picker(chosen)
         next_state = pick(following)
         proceeds = running & ~pick(ended)
+        mean_reward = jnp.mean(reward, 0)
+        if limits is not None:
+            cut = proceeds & (index + 1 >= limits)
+            proceeds = proceeds & ~cut
+            if rules.returns.bootstrap:
+                beyond = rules.returns.gamma * pick(next_values)
+                mean_reward = mean_reward + jnp.where(cut, beyond, 0.0)
         # One member out of bounds is enough: it spoils the mean reward and d for all.
         bounded = jnp.all(jnp.abs(following) <= rules.runaway, (0, -1))
         kept = bounded & jnp.isfinite(local) & jnp.isfinite(jnp.mean(reward, 0))
@@ -122,7 +129,7 @@ def imagine(
             "observations": observation,
             "actions": action,
             "log_probs": log_prob,
-            "rewards": jnp.mean(reward, 0),
+            "rewards": mean_reward,
             "values": value_now,
             "local": local,
             "continues": proceeds.astype(jnp.float32),
@@ -135,7 +142,7 @@ def imagine(
     (_, last_values, running, sound), steps = jax.lax.scan(
         step,
         (starts, values_of(starts), everyone, everyone),
-        jax.random.split(key, rules.horizon),
+        (jax.random.split(key, rules.horizon), jnp.arange(rules.horizon)),
     )
     counts = (steps["weight"] > 0) & sound
     return Imagined(
@@ -158,14 +165,23 @@ def imagine_in_shards(
     key: PRNGKeyArray,
     shards: int,
     workers: Workers,
+    limits: Int[Array, " N"] | None = None,
 ) -> Imagined:
     """`imagine` with the batch cut into independent parts that run side by side."""
     parts = starts.reshape(shards, -1, starts.shape[-1])
+    cuts = [None] * shards if limits is None else limits.reshape(shards, -1)
 
     def part(shard: int) -> Imagined:
         own_key = jax.random.fold_in(key, shard)
         imagined: Imagined = _imagine(
-            policy, value, world, rules, parts[shard], member_weights, own_key
+            policy,
+            value,
+            world,
+            rules,
+            parts[shard],
+            member_weights,
+            own_key,
+            cuts[shard],
         )
         return imagined
 

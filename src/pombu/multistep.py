@@ -20,13 +20,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pombu.config import MultiStepModelConfig, Precision
 from pombu.data import Experience, Normaliser, Transitions
+from pombu.endings import Ending, network_of
 from pombu.envs import Task
 from pombu.errors import UsageError
 from pombu.improvement import adam
 from pombu.models import Layers
 from pombu.networks import xavier
 from pombu.workers import jit
-from pombu.worlds import World, outputs
+from pombu.worlds import World, outputs, require_reward
 
 _OUTPUT_GAIN = 0.01
 _TINY = 1e-12
@@ -39,11 +40,7 @@ def init_network(key: PRNGKeyArray, task: Task, config: MultiStepModelConfig) ->
     Its output layer is tiny, so that at first it predicts the mean change everywhere
     and no trajectory runs away.
     """
-    if config.reward == "known" and task.contract is None:
-        raise UsageError(
-            f"{task.config.id} has no known reward function: set model.reward to "
-            "'learned'."
-        )
+    require_reward(task, config.reward)
     outputs_dim = task.observation_dim + int(config.reward == "learned")
     sizes = (task.observation_dim + task.action_dim, *config.hidden, outputs_dim)
     keys = jax.random.split(key, len(sizes) - 1)
@@ -56,7 +53,11 @@ def init_network(key: PRNGKeyArray, task: Task, config: MultiStepModelConfig) ->
 
 
 def network_world(
-    layers: Layers, experience: Experience, task: Task, config: MultiStepModelConfig
+    layers: Layers,
+    experience: Experience,
+    task: Task,
+    config: MultiStepModelConfig,
+    ending: Ending | None = None,
 ) -> World:
     """Join the network with its units: actions are seen in policy space."""
     low, high = jnp.asarray(task.action_box.low), jnp.asarray(task.action_box.high)
@@ -68,6 +69,7 @@ def network_world(
         Normaliser.of(experience.delta),
         Normaliser.of(experience.reward) if learned else None,
         jnp.asarray(experience.returns.std[0], jnp.float32),
+        network_of(ending),
     )
 
 

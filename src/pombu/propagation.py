@@ -77,7 +77,7 @@ def fresh_gaussian(
     key: PRNGKeyArray, task: Task, config: GaussianModelConfig
 ) -> GaussianEnsemble:
     """An untrained ensemble of the task's sizes."""
-    if config.reward == "known" and task.contract is None:
+    if config.reward == "known" and "reward" not in task.known:
         raise UsageError(
             f"{task.config.id} has no known reward function to plan with: set "
             "model.reward to 'learned'."

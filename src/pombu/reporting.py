@@ -6,11 +6,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
+from pombu.data import Experience
+from pombu.envs import Episode
 from pombu.imagination import Imagined
 from pombu.improvement import PolicyReport
 from pombu.models import FitReport
+from pombu.policies import GaussianPolicy, entropy
 from pombu.returns import Targets
 from pombu.trpo import StepReport
 
@@ -81,6 +85,17 @@ def trust_region_metrics(summaries: Sequence[dict[str, Array]]) -> dict[str, flo
     counts = ("rejected_steps", "masked_trajectories")
     mean = {n: x if n in counts else x / len(rows) for n, x in total.items()}
     return {**mean, "return_model": float(rows[-1]["return_model"])}
+
+
+def policy_metrics(
+    policy: GaussianPolicy, collected: Sequence[Episode], experience: Experience
+) -> dict[str, float]:
+    """How random the policy is, what collecting earned, and the units of rewards."""
+    return {
+        "entropy": float(entropy(policy)),
+        "return_collected": float(np.mean([e.rewards.sum() for e in collected])),
+        "return_scale": float(experience.returns.std[0]),
+    }
 
 
 def fit_metrics(report: FitReport | None) -> dict[str, float]:

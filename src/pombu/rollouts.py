@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pombu.data.normaliser import Normaliser
-from pombu.envs import Episode, Task, collect
+from pombu.envs import Episode, Task, collect, collect_rounds
 from pombu.policies import GaussianPolicy, sample
 from pombu.randomness import Keys
 from pombu.training.algorithm import Policy
@@ -59,8 +59,38 @@ def act_alone(
     policy: GaussianPolicy, normaliser: Normaliser, number: int, key: PRNGKeyArray
 ) -> Act:
     """Act with one stochastic policy in `number` episodes."""
-    stack = jax.tree.map(lambda x: x[None], policy)
-    return act_with((stack, normaliser), number, key)
+    return act_with(alone(policy, normaliser), number, key)
+
+
+def alone(
+    policy: GaussianPolicy, normaliser: Normaliser
+) -> tuple[GaussianPolicy, Normaliser]:
+    """One policy as a stack of policies."""
+    return jax.tree.map(lambda x: x[None], policy), normaliser
+
+
+def gather(
+    task: Task,
+    policies: tuple[GaussianPolicy, Normaliser],
+    number: int,
+    least_steps: int,
+    keys: Keys,
+) -> list[Episode]:
+    """Real episodes of a stack of policies: `number`, and more while they are short."""
+    stack, normaliser = policies
+    count = stack.log_std.shape[0]
+
+    def round_of(index: int) -> tuple[Act, list[int]]:
+        # Where a round has fewer episodes than there are policies, they take turns.
+        first = index * number % count
+        turned = (
+            jax.tree.map(lambda x: np.roll(x, -first, 0), stack) if first else stack
+        )
+        part, name = ((), "collect") if not index else ((index,), f"collect {index}")
+        act = act_with((turned, normaliser), number, keys.jax("collect", *part))
+        return act, keys.episodes(name, number)
+
+    return collect_rounds(task, round_of, least_steps)
 
 
 def evaluate(

@@ -1,16 +1,25 @@
 """A learned world: an ensemble, the units it was trained in, and the task's rules."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from pombu.config import Draw, ModelConfig, Precision, ReturnConfig
+from pombu.config import (
+    Draw,
+    ImaginationConfig,
+    ModelConfig,
+    MultiStepModelConfig,
+    Precision,
+    ReturnConfig,
+)
 from pombu.data import Experience, Normaliser, build_dataset, regression
-from pombu.envs import ActionBox, Contract, Episode, Task
+from pombu.endings import Ending, network_of, says_ended
+from pombu.envs import ActionBox, Contract, Episode, Task, without_termination
 from pombu.errors import UsageError
 from pombu.models import (
     Ensemble,
@@ -21,6 +30,7 @@ from pombu.models import (
     materialise,
     predict,
 )
+from pombu.networks import MLP
 from pombu.randomness import Keys
 from pombu.workers import Workers, jit
 
@@ -36,6 +46,8 @@ class World(eqx.Module):
     """How a learned reward is restored; None where the task's reward is known."""
     return_std: Float[Array, ""]
     """Standard deviation of real returns, by which rewards are scaled."""
+    ending: MLP | None = None
+    """Learned termination; None leaves it to the contract."""
 
     @property
     def members(self) -> int:
@@ -70,18 +82,52 @@ class Rules(eqx.Module):
     runaway: float = eqx.field(static=True)
     precision: Precision = eqx.field(static=True)
     draw: Draw = eqx.field(static=True, default="trajectory")
+    real_starts: float = eqx.field(static=True, default=0.0)
+
+
+def rules_of(
+    task: Task,
+    returns: ReturnConfig,
+    imagination: ImaginationConfig,
+    model: ModelConfig | MultiStepModelConfig,
+    draw: Draw = "trajectory",
+) -> Rules:
+    """The rules by which a config's trajectories are imagined in a task."""
+    contract = task.contract
+    if model.termination == "learned":
+        contract = without_termination(contract)
+    if model.kind == "simulator" and imagination.real_starts:
+        raise UsageError(
+            "imagination.real_starts begins trajectories in stored states, and "
+            "model.kind = simulator can only begin with a reset: set one of them back."
+        )
+    return Rules(
+        contract,
+        task.action_box,
+        returns,
+        imagination.horizon(task.horizon),
+        imagination.runaway,
+        model.precision,
+        draw,
+        imagination.real_starts,
+    )
 
 
 _materialise = jit(materialise)
 
 
-def fresh_ensemble(key: PRNGKeyArray, task: Task, config: ModelConfig) -> Ensemble:
-    """An untrained ensemble of the task's sizes."""
-    if config.reward == "known" and task.contract is None:
+def require_reward(task: Task, reward: str) -> None:
+    """Refuse to use a reward function that the task does not have."""
+    if reward == "known" and "reward" not in task.known:
         raise UsageError(
             f"{task.config.id} has no known reward function: set model.reward to "
-            "'learned'."
+            "'learned', or give the environment a contract with one."
         )
+
+
+def fresh_ensemble(key: PRNGKeyArray, task: Task, config: ModelConfig) -> Ensemble:
+    """An untrained ensemble of the task's sizes."""
+    require_reward(task, config.reward)
     return init_ensemble(
         key,
         config.members,
@@ -91,7 +137,12 @@ def fresh_ensemble(key: PRNGKeyArray, task: Task, config: ModelConfig) -> Ensemb
     )
 
 
-def world_of(ensemble: Ensemble, experience: Experience, config: ModelConfig) -> World:
+def world_of(
+    ensemble: Ensemble,
+    experience: Experience,
+    config: ModelConfig,
+    ending: Ending | None = None,
+) -> World:
     """Join an ensemble with the units of the data it was trained on."""
     learned = config.reward == "learned"
     return World(
@@ -101,6 +152,7 @@ def world_of(ensemble: Ensemble, experience: Experience, config: ModelConfig) ->
         Normaliser.of(experience.delta),
         Normaliser.of(experience.reward) if learned else None,
         jnp.asarray(experience.returns.std[0], jnp.float32),
+        network_of(ending),
     )
 
 
@@ -211,16 +263,65 @@ def predict_step(
         jnp.broadcast_to(action, (world.members, *action.shape)),
         following,
     )
-    return following, reward
+    return following, _fits("reward", reward, following)
+
+
+def ends(
+    world: World,
+    rules: Rules,
+    state: Float[Array, "n o"],
+    action: Float[Array, "n a"],
+    following: Float[Array, "K n o"],
+) -> Bool[Array, "K n"]:
+    """Where each member's step ends the episode for good."""
+    if world.ending is not None:
+        return says_ended(world.ending, world.observation, following)
+    if rules.contract is None:
+        return jnp.zeros(following.shape[:-1], bool)
+    members = len(following)
+    ended = rules.contract.terminal(
+        jnp.broadcast_to(state, following.shape),
+        jnp.broadcast_to(action, (members, *action.shape)),
+        following,
+    )
+    return _fits("terminal", ended, following).astype(bool)
+
+
+def _fits(name: str, given: Any, following: Array) -> Array:
+    """What a task's function gave, if it is one number per step."""
+    array = jnp.asarray(given)
+    due = following.shape[:-1]
+    if array.shape != due:
+        raise UsageError(
+            f"The environment's {name} function gave shape {array.shape} for states of "
+            f"shape {following.shape}, where {due} is due: let it reduce the last axis "
+            "and keep all others, as in `next_obs[..., 0]`."
+        )
+    return array
 
 
 def starts(
     task: Task, episodes: Sequence[Episode], number: int, key: PRNGKeyArray
 ) -> Float[Array, "n o"]:
     """First states: the task's own distribution, or starts that were observed."""
-    if task.contract is not None:
+    if task.contract is not None and "initial" in task.known:
         first: Array = task.contract.initial(key, number)
+        if first.shape != (number, task.observation_dim):
+            raise UsageError(
+                f"The environment's initial function gave shape {first.shape} where "
+                f"{(number, task.observation_dim)} is due: return one row per start."
+            )
         return first
     observed = np.stack([episode.observations[0] for episode in episodes])
     chosen = jax.random.randint(key, (number,), 0, len(observed))
     return jnp.asarray(observed[np.asarray(chosen)])
+
+
+def real_starts(
+    task: Task, episodes: Sequence[Episode], number: int, key: PRNGKeyArray
+) -> tuple[Float[Array, "n o"], Int[Array, " n"]]:
+    """Stored real states, all equally likely, and the steps left to their horizon."""
+    states = np.concatenate([episode.observations[:-1] for episode in episodes])
+    left = np.concatenate([task.horizon - np.arange(len(e)) for e in episodes])
+    chosen = np.asarray(jax.random.randint(key, (number,), 0, len(states)))
+    return jnp.asarray(states[chosen]), jnp.asarray(np.maximum(left, 1)[chosen])

@@ -62,7 +62,7 @@ def test_without_a_contract_it_says_what_pombu_does_instead() -> None:
     text = " ".join(finding.detail for finding in report.findings)
     assert not report.has_contract
     assert report.passed
-    assert "learn the reward" in text
+    assert "learn it beside the dynamics" in text
     assert "never terminate" in text
     assert "reuse observed starts" in text
 

@@ -71,7 +71,7 @@ def test_bad_options(options: dict[str, float], message: str) -> None:
         ("toys:absent", "no function 'absent'"),
         ("toys:breaks", "OSError: no simulator here"),
         ("toys:needs_argument", "TypeError.*required arguments"),
-        ("toys:HalfContract", "without all of reward, terminal and initial"),
+        ("toys:HalfContract", "without any of reward, terminal and initial"),
         ("absent_module:factory", "ModuleNotFoundError"),
         ("FetchReach-v99", "no environment"),
     ],

@@ -22,15 +22,20 @@ from pombu.envs import Task, collect
 from pombu.imagination import imagine_in_shards
 from pombu.metalearning import Judged, adapt_to_all, judge, meta_step, side_by_side
 from pombu.models import Ensemble
-from pombu.policies import GaussianPolicy, entropy, init_policy
+from pombu.policies import GaussianPolicy, init_policy
 from pombu.randomness import Keys
-from pombu.reporting import fit_metrics, trust_region_metrics, trust_region_summary
+from pombu.reporting import (
+    fit_metrics,
+    policy_metrics,
+    trust_region_metrics,
+    trust_region_summary,
+)
 from pombu.rollouts import act_with, evaluate, policy_of
 from pombu.training.algorithm import Policy
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
 from pombu.workers import Workers, jit
-from pombu.worlds import Rules, World, fresh_ensemble, refit, starts, world_of
+from pombu.worlds import World, fresh_ensemble, refit, rules_of, starts, world_of
 
 Metrics = dict[str, float]
 
@@ -63,14 +68,7 @@ class Learner:
         self.task = task
         self.config = config
         self.workers = Workers(workers)
-        self.rules = Rules(
-            task.contract,
-            task.action_box,
-            config.returns,
-            task.horizon,
-            config.imagination.runaway,
-            config.model.precision,
-        )
+        self.rules = rules_of(task, config.returns, config.imagination, config.model)
 
     def init(self, seed: int) -> State:
         """Untrained networks and no experience; all policies are still the same."""
@@ -149,9 +147,7 @@ class Learner:
         return state, {
             **evaluated,
             **improved,
-            "entropy": float(entropy(state.policy)),
-            "return_collected": float(np.mean([e.rewards.sum() for e in collected])),
-            "return_scale": float(experience.returns.std[0]),
+            **policy_metrics(state.policy, collected, experience),
             **fit_metrics(fitted),
             **errors,
         }

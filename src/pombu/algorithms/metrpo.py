@@ -15,23 +15,37 @@ from pombu.config import METRPOConfig, ReturnConfig
 from pombu.data import Experience, Normaliser, learn_from, no_experience
 from pombu.diagnosis import prediction_error
 from pombu.dreams import Plan, dreamer
-from pombu.envs import Task, collect
+from pombu.endings import Ending, fit_ending, fresh_ending
+from pombu.envs import Episode, Task
 from pombu.imagination import Imagined, imagine
 from pombu.improvement import Batch, prepare
 from pombu.models import Ensemble
 from pombu.objectives import value_loss
-from pombu.policies import GaussianPolicy, entropy, init_policy
+from pombu.policies import GaussianPolicy, init_policy
 from pombu.randomness import Keys
-from pombu.reporting import fit_metrics, trust_region_metrics, trust_region_summary
+from pombu.reporting import (
+    fit_metrics,
+    policy_metrics,
+    trust_region_metrics,
+    trust_region_summary,
+)
 from pombu.returns import Targets
-from pombu.rollouts import act_alone, evaluate, policy_of
+from pombu.rollouts import alone, evaluate, gather, policy_of
 from pombu.training.algorithm import Policy
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
 from pombu.trpo import improve_policy
 from pombu.values import LinearValue, fit_linear, init_linear, predict_linear
 from pombu.workers import Workers, jit
-from pombu.worlds import Rules, World, fresh_ensemble, refit, starts, world_of
+from pombu.worlds import (
+    Rules,
+    World,
+    fresh_ensemble,
+    refit,
+    rules_of,
+    starts,
+    world_of,
+)
 
 Metrics = dict[str, float]
 
@@ -47,6 +61,8 @@ class State(eqx.Module):
     baseline: LinearValue
     ensemble: Ensemble
     experience: Experience
+    ending: Ending | None
+    """Learned termination; None where it is known."""
 
 
 class Learner:
@@ -63,14 +79,8 @@ class Learner:
         self.task = task
         self.config = config
         self.workers = Workers(workers)
-        self.rules = Rules(
-            task.contract,
-            task.action_box,
-            config.returns,
-            task.horizon,
-            config.imagination.runaway,
-            config.model.precision,
-            config.draw,
+        self.rules = rules_of(
+            task, config.returns, config.imagination, config.model, config.draw
         )
 
     def init(self, seed: int) -> State:
@@ -89,6 +99,7 @@ class Learner:
             baseline=init_linear(dim),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
             experience=no_experience(dim, task.action_dim),
+            ending=fresh_ending(keys.jax("ending"), task, config.model.termination),
         )
 
     def policy(self, state: State) -> Policy:
@@ -97,23 +108,49 @@ class Learner:
 
     def world(self, state: State) -> World:
         """The learned world as the state has it."""
-        return world_of(state.ensemble, state.experience, self.config.model)
+        return world_of(
+            state.ensemble, state.experience, self.config.model, state.ending
+        )
 
     def iterate(
         self, state: State, episodes: EpisodeStore, stage: StageTimer
     ) -> tuple[State, Metrics]:
         """Collect, fit, improve and evaluate."""
-        config, task, returns = self.config, self.task, self.config.returns
+        config, task = self.config, self.task
         keys = Keys(int(state.seed), int(state.iteration))
         with stage("collect"):
-            number = config.trajectories
-            normaliser = Normaliser.of(state.experience.observation)
-            act = act_alone(state.policy, normaliser, number, keys.jax("collect"))
-            collected = collect(task, act, keys.episodes("collect", number))
-            episodes.append(collected)
-            experience = learn_from(
-                state.experience, collected, returns.gamma, returns.reward_clip
+            _, policies = self.explore(state, episodes)
+            collected = gather(
+                task, policies, config.trajectories, config.least_steps, keys
             )
+            episodes.append(collected)
+        state, learned = self.digest(state, episodes, collected, stage)
+        with stage("evaluate"):
+            evaluated, real = evaluate(
+                task, self.policy(state), config.evaluation_episodes, keys
+            )
+            errors = prediction_error(self.world(state), self.rules, real)
+        return state, {**evaluated, **learned, **errors}
+
+    def explore(
+        self, state: State, episodes: EpisodeStore
+    ) -> tuple[State, tuple[GaussianPolicy, Normaliser]]:
+        """What to collect the next real episodes with: the policy itself."""
+        return state, alone(state.policy, Normaliser.of(state.experience.observation))
+
+    def digest(
+        self,
+        state: State,
+        episodes: EpisodeStore,
+        collected: list[Episode],
+        stage: StageTimer,
+    ) -> tuple[State, Metrics]:
+        """Learn from newly collected episodes, which are among `episodes` already."""
+        config, task, returns = self.config, self.task, self.config.returns
+        keys = Keys(int(state.seed), int(state.iteration))
+        experience = learn_from(
+            state.experience, collected, returns.gamma, returns.reward_clip
+        )
         with stage("fit"):
             ensemble, report = refit(
                 state.ensemble,
@@ -126,30 +163,25 @@ class Learner:
                 int(state.iteration),
                 self.workers,
             )
+            ending, found = fit_ending(state.ending, list(episodes), experience, keys)
         state = eqx.tree_at(
-            lambda s: (s.iteration, s.real_steps, s.ensemble, s.experience),
+            lambda s: (s.iteration, s.real_steps, s.ensemble, s.experience, s.ending),
             state,
             (
                 state.iteration + 1,
                 state.real_steps + sum(map(len, collected)),
                 ensemble,
                 experience,
+                ending,
             ),
+            is_leaf=lambda leaf: leaf is None,
         )
         state, improved = self.improve(state, episodes, keys, stage)
-        with stage("evaluate"):
-            evaluated, real = evaluate(
-                task, self.policy(state), config.evaluation_episodes, keys
-            )
-            errors = prediction_error(self.world(state), self.rules, real)
         return state, {
-            **evaluated,
             **improved,
-            "entropy": float(entropy(state.policy)),
-            "return_collected": float(np.mean([e.rewards.sum() for e in collected])),
-            "return_scale": float(experience.returns.std[0]),
+            **policy_metrics(state.policy, collected, experience),
             **fit_metrics(report),
-            **errors,
+            **found,
         }
 
     def improve(
@@ -185,7 +217,7 @@ class Learner:
                         break
         if config.stop_rule.use:
             policy = rule.saved
-        imagined_steps = len(summaries) * plan.trajectories * self.task.horizon
+        imagined_steps = len(summaries) * plan.trajectories * self.rules.horizon
         improved: State = eqx.tree_at(
             lambda s: (s.policy, s.baseline, s.imagined_steps),
             state,

@@ -21,7 +21,8 @@ from pombu.config import POMBUConfig
 from pombu.data import Experience, Normaliser, learn_from, no_experience
 from pombu.diagnosis import prediction_error
 from pombu.dreams import Dreamer, Plan, dreamer
-from pombu.envs import Episode, Task, collect
+from pombu.endings import Ending, fit_ending, fresh_ending
+from pombu.envs import Episode, Task
 from pombu.improvement import (
     improve_policy,
     improve_value,
@@ -32,16 +33,16 @@ from pombu.improvement import (
 from pombu.models import Ensemble
 from pombu.networks import MLP
 from pombu.objectives import exploration_advantage
-from pombu.policies import GaussianPolicy, entropy, init_policy
+from pombu.policies import GaussianPolicy, init_policy
 from pombu.randomness import Keys
-from pombu.reporting import Update, fit_metrics, improvement_metrics
-from pombu.rollouts import act_with, evaluate, policy_of
+from pombu.reporting import Update, fit_metrics, improvement_metrics, policy_metrics
+from pombu.rollouts import evaluate, gather, policy_of
 from pombu.training.algorithm import Policy
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
 from pombu.values import init_value
 from pombu.workers import Workers
-from pombu.worlds import Rules, World, fresh_ensemble, refit, world_of
+from pombu.worlds import World, fresh_ensemble, refit, rules_of, world_of
 
 Metrics = dict[str, float]
 
@@ -59,6 +60,8 @@ class State(eqx.Module):
     value_optimiser: Any
     ensemble: Ensemble
     experience: Experience
+    ending: Ending | None
+    """Learned termination; None where it is known."""
 
 
 class Learner:
@@ -76,14 +79,7 @@ class Learner:
         self.task = task
         self.config = config
         self.workers = Workers(workers)
-        self.rules = Rules(
-            task.contract,
-            task.action_box,
-            config.returns,
-            task.horizon,
-            config.imagination.runaway,
-            config.model.precision,
-        )
+        self.rules = rules_of(task, config.returns, config.imagination, config.model)
 
     def init(self, seed: int) -> State:
         """Untrained networks and no experience."""
@@ -105,6 +101,7 @@ class Learner:
             value_optimiser=value_adam(config.value).init(value),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
             experience=no_experience(dim, task.action_dim),
+            ending=fresh_ending(keys.jax("ending"), task, config.model.termination),
         )
 
     def policy(self, state: State) -> Policy:
@@ -116,55 +113,68 @@ class Learner:
     ) -> tuple[State, Metrics]:
         """One pass of Algorithm 2's loop."""
         config = self.config
-        iteration = int(state.iteration)
-        keys = Keys(int(state.seed), iteration)
-        if iteration < config.policy.reset_std_iterations:
-            state = eqx.tree_at(
-                lambda s: s.policy.log_std, state, jnp.zeros_like(state.policy.log_std)
-            )
+        keys = Keys(int(state.seed), int(state.iteration))
         with stage("explore"):
-            explorers, explored = self.explorers(state, episodes, keys)
+            state, explorers = self.explore(state, episodes)
         with stage("collect"):
-            collected = collect(
-                self.task,
-                act_with(explorers, config.trajectories, keys.jax("collect")),
-                keys.episodes("collect", config.trajectories),
+            collected = gather(
+                self.task, explorers, config.trajectories, config.least_steps, keys
             )
             episodes.append(collected)
-            state = self._remember(state, collected)
-        with stage("fit"):
-            state, fitted = self.fit(state, episodes, keys)
-        state, improved = self.improve(state, episodes, keys, stage)
+        state, learned = self.digest(state, episodes, collected, stage)
         with stage("evaluate"):
             evaluated, real = evaluate(
                 self.task, self.policy(state), config.evaluation_episodes, keys
             )
             errors = prediction_error(self.world(state), self.rules, real)
-        imagined = config.updates * config.imagination.trajectories + explored
-        state = eqx.tree_at(
-            lambda s: (s.iteration, s.imagined_steps),
-            state,
-            (
-                state.iteration + 1,
-                state.imagined_steps + imagined * self.task.horizon,
-            ),
-        )
         return state, {
-            "iteration": iteration + 1,
+            "iteration": int(state.iteration),
             "real_steps": int(state.real_steps),
             "imagined_steps": int(state.imagined_steps),
             **evaluated,
-            **improved,
-            "entropy": float(entropy(state.policy)),
-            "return_collected": float(np.mean([e.rewards.sum() for e in collected])),
-            "return_scale": float(state.experience.returns.std[0]),
-            **fitted,
+            **learned,
             **errors,
+        }
+
+    def explore(
+        self, state: State, episodes: EpisodeStore
+    ) -> tuple[State, tuple[GaussianPolicy, Normaliser]]:
+        """What to collect the next real episodes with, as one stack of policies."""
+        keys = Keys(int(state.seed), int(state.iteration))
+        if int(state.iteration) < self.config.policy.reset_std_iterations:
+            state = eqx.tree_at(
+                lambda s: s.policy.log_std, state, jnp.zeros_like(state.policy.log_std)
+            )
+        explorers, imagined = self.explorers(state, episodes, keys)
+        return self._count(state, imagined), explorers
+
+    def digest(
+        self,
+        state: State,
+        episodes: EpisodeStore,
+        collected: list[Episode],
+        stage: StageTimer,
+    ) -> tuple[State, Metrics]:
+        """Learn from newly collected episodes, which are among `episodes` already."""
+        config = self.config
+        keys = Keys(int(state.seed), int(state.iteration))
+        state = self._remember(state, collected)
+        with stage("fit"):
+            state, fitted = self.fit(state, episodes, keys)
+        state, improved = self.improve(state, episodes, keys, stage)
+        state = self._count(state, config.updates * config.imagination.trajectories)
+        state = eqx.tree_at(lambda s: s.iteration, state, state.iteration + 1)
+        return state, {
+            **improved,
+            **policy_metrics(state.policy, collected, state.experience),
+            **fitted,
         }
 
     def world(self, state: State) -> World:
         """The learned world as the state has it."""
-        return world_of(state.ensemble, state.experience, self.config.model)
+        return world_of(
+            state.ensemble, state.experience, self.config.model, state.ending
+        )
 
     def fit(
         self, state: State, episodes: EpisodeStore, keys: Keys
@@ -181,8 +191,14 @@ class Learner:
             int(state.iteration),
             self.workers,
         )
-        fitted: State = eqx.tree_at(lambda s: s.ensemble, state, ensemble)
-        return fitted, fit_metrics(report)
+        ending, found = fit_ending(state.ending, list(episodes), state.experience, keys)
+        fitted: State = eqx.tree_at(
+            lambda s: (s.ensemble, s.ending),
+            state,
+            (ensemble, ending),
+            is_leaf=lambda leaf: leaf is None,
+        )
+        return fitted, {**fit_metrics(report), **found}
 
     def improve(
         self, state: State, episodes: EpisodeStore, keys: Keys, stage: StageTimer
@@ -292,6 +308,12 @@ class Learner:
             keys,
             self.workers,
         )
+
+    def _count(self, state: State, trajectories: int) -> State:
+        """Add the steps of imagined trajectories."""
+        steps = state.imagined_steps + trajectories * self.rules.horizon
+        counted: State = eqx.tree_at(lambda s: s.imagined_steps, state, steps)
+        return counted
 
     def _remember(self, state: State, collected: list[Episode]) -> State:
         returns = self.config.returns

@@ -28,7 +28,8 @@ from pombu.data import (
 )
 from pombu.diagnosis import prediction_error
 from pombu.dreams import Plan, dreamer
-from pombu.envs import Task, collect
+from pombu.endings import Ending, fit_ending, fresh_ending
+from pombu.envs import Episode, Task, collect_rounds
 from pombu.improvement import Batch, improve_value, prepare, value_adam
 from pombu.models import Layers
 from pombu.multistep import (
@@ -39,9 +40,9 @@ from pombu.multistep import (
 )
 from pombu.networks import MLP
 from pombu.objectives import weighted_mean
-from pombu.policies import GaussianPolicy, entropy, init_policy
+from pombu.policies import GaussianPolicy, init_policy
 from pombu.randomness import Keys
-from pombu.reporting import trust_region_metrics, trust_region_summary
+from pombu.reporting import policy_metrics, trust_region_metrics, trust_region_summary
 from pombu.rollouts import Act, act_alone, evaluate, policy_of
 from pombu.training.algorithm import Policy
 from pombu.training.episodes import EpisodeStore
@@ -49,7 +50,7 @@ from pombu.training.stages import StageTimer
 from pombu.trpo import improve_policy
 from pombu.values import init_value
 from pombu.workers import Workers
-from pombu.worlds import Rules, World
+from pombu.worlds import World, rules_of
 
 Metrics = dict[str, float]
 
@@ -67,6 +68,8 @@ class State(eqx.Module):
     network: Layers
     network_optimiser: Any
     experience: Experience
+    ending: Ending | None
+    """Learned termination; None where it is known."""
 
 
 class Learner:
@@ -84,14 +87,7 @@ class Learner:
         self.task = task
         self.config = config
         self.workers = Workers(workers)
-        self.rules = Rules(
-            task.contract,
-            task.action_box,
-            config.returns,
-            task.horizon,
-            config.imagination.runaway,
-            config.model.precision,
-        )
+        self.rules = rules_of(task, config.returns, config.imagination, config.model)
 
     def init(self, seed: int) -> State:
         """Untrained networks and no experience."""
@@ -113,6 +109,7 @@ class Learner:
             network=network,
             network_optimiser=network_adam(config.model).init(network),
             experience=no_experience(dim, task.action_dim),
+            ending=fresh_ending(keys.jax("ending"), task, config.model.termination),
         )
 
     def policy(self, state: State) -> Policy:
@@ -122,49 +119,68 @@ class Learner:
     def world(self, state: State) -> World:
         """The learned world as the state has it."""
         return network_world(
-            state.network, state.experience, self.task, self.config.model
+            state.network, state.experience, self.task, self.config.model, state.ending
         )
 
     def iterate(
         self, state: State, episodes: EpisodeStore, stage: StageTimer
     ) -> tuple[State, Metrics]:
         """One stage: collect, alternate, evaluate."""
-        config, task, returns = self.config, self.task, self.config.returns
+        config, task = self.config, self.task
         keys = Keys(int(state.seed), int(state.iteration))
         with stage("collect"):
-            number = config.trajectories
-            normaliser = Normaliser.of(state.experience.observation)
-            act = act_alone(state.policy, normaliser, number, keys.jax("collect"))
-            noisy = with_noise(
-                act, (number, task.action_dim), config.noise, keys.numpy("noise")
+            collected = collect_rounds(
+                task, partial(self.round, state, keys), config.least_steps
             )
-            collected = collect(task, noisy, keys.episodes("collect", number))
             episodes.append(collected)
-            experience = learn_from(
-                state.experience, collected, returns.gamma, returns.reward_clip
-            )
-        policy = state.policy
-        if config.policy.reset_std:
-            policy = GaussianPolicy(policy.mean, jnp.zeros_like(policy.log_std))
-        state = eqx.tree_at(
-            lambda s: (s.policy, s.experience, s.real_steps),
-            state,
-            (policy, experience, state.real_steps + sum(map(len, collected))),
-        )
-        state, alternated = self.alternate(state, episodes, keys, stage)
+        state, learned = self.digest(state, episodes, collected, stage)
         with stage("evaluate"):
             evaluated, real = evaluate(
                 task, self.policy(state), config.evaluation_episodes, keys
             )
             errors = prediction_error(self.world(state), self.rules, real)
+        return state, {**evaluated, **learned, **errors}
+
+    def round(self, state: State, keys: Keys, index: int) -> tuple[Act, list[int]]:
+        """How to act in a round of real episodes, and their seeds."""
+        config = self.config
+        number = config.trajectories
+        part, name = ((), "collect") if not index else ((index,), f"collect {index}")
+        normaliser = Normaliser.of(state.experience.observation)
+        act = act_alone(state.policy, normaliser, number, keys.jax("collect", *part))
+        shape = (number, self.task.action_dim)
+        noisy = with_noise(act, shape, config.noise, keys.numpy("noise", *part))
+        return noisy, keys.episodes(name, number)
+
+    def digest(
+        self,
+        state: State,
+        episodes: EpisodeStore,
+        collected: list[Episode],
+        stage: StageTimer,
+    ) -> tuple[State, Metrics]:
+        """Learn from newly collected episodes, which are among `episodes` already."""
+        config, returns = self.config, self.config.returns
+        keys = Keys(int(state.seed), int(state.iteration))
+        experience = learn_from(
+            state.experience, collected, returns.gamma, returns.reward_clip
+        )
+        ending, found = fit_ending(state.ending, list(episodes), experience, keys)
+        policy = state.policy
+        if config.policy.reset_std:
+            policy = GaussianPolicy(policy.mean, jnp.zeros_like(policy.log_std))
+        state = eqx.tree_at(
+            lambda s: (s.policy, s.experience, s.real_steps, s.ending),
+            state,
+            (policy, experience, state.real_steps + sum(map(len, collected)), ending),
+            is_leaf=lambda leaf: leaf is None,
+        )
+        state, alternated = self.alternate(state, episodes, keys, stage)
         state = eqx.tree_at(lambda s: s.iteration, state, state.iteration + 1)
         return state, {
-            **evaluated,
             **alternated,
-            "entropy": float(entropy(state.policy)),
-            "return_collected": float(np.mean([e.rewards.sum() for e in collected])),
-            "return_scale": float(experience.returns.std[0]),
-            **errors,
+            **policy_metrics(state.policy, collected, experience),
+            **found,
         }
 
     def alternate(
@@ -256,7 +272,7 @@ class Learner:
                 value, optimiser, loss = new_value
                 policy, report = new_policy
             summaries.append(trust_region_summary(report, loss, imagined, goals))
-        steps = config.policy_updates * plan.trajectories * self.task.horizon
+        steps = config.policy_updates * plan.trajectories * self.rules.horizon
         improved: State = eqx.tree_at(
             lambda s: (s.policy, s.value, s.value_optimiser, s.imagined_steps),
             state,

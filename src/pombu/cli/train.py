@@ -10,12 +10,15 @@ import tyro
 from pombu import presets
 from pombu.algorithms import registry
 from pombu.cli import parsing
+from pombu.cli.briefing import brief
 from pombu.cli.presets import flatten
 from pombu.cli.training import announce, finish, watchers
+from pombu.data import read_logged
 from pombu.envs import EnvConfig, Task, load, resolve
 from pombu.errors import UsageError
 from pombu.training import config_file
 from pombu.training.loop import learn
+from pombu.training.outside import begin_from
 from pombu.training.run import RunSpec, create, require_free
 
 C = TypeVar("C")
@@ -34,7 +37,9 @@ class Command(Generic[C]):
       pombu train --env HalfCheetah --preset fast --seed 0 --out runs/cheetah
       pombu train --env Point2D --preset smoke
       pombu train --env Ant --alive-bonus 1 --alpha 0.75 --model.members 3
+      pombu train --env Pendulum-v1
       pombu train --env my_module:make_env --total-steps 20000 --tensorboard
+      pombu train --env my_module:make_env --data logged.npz
     """
 
     config: Annotated[C, tyro.conf.arg(name="")]
@@ -54,6 +59,10 @@ class Command(Generic[C]):
     """Standard deviation of Gaussian noise added to every observation."""
     alive_bonus: float | None = None
     """Constant added to each step's reward of a pombu task."""
+    data: Path | None = None
+    """Logged transitions (.npz) to learn from before the first real step."""
+    check: bool = True
+    """Look at an environment that is not pombu's for a moment before training in it."""
     checkpoint_every: int = 1
     """Iterations between checkpoints."""
     keep_checkpoints: int = 3
@@ -76,7 +85,10 @@ class Command(Generic[C]):
         out = self.out or self._folder(config.env)
         require_free(out)
         console = announce(f"Preparing {self.algo} on {config.env.id}.", self.json)
-        algorithm = registry.make(self.algo, load(config.env), config)
+        task = load(config.env)
+        for line in brief(task, config) if self.check else ():
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        algorithm = registry.make(self.algo, task, config)
         spec = RunSpec(
             algorithm=self.algo,
             preset=self.preset,
@@ -89,8 +101,12 @@ class Command(Generic[C]):
             wandb=self.wandb,
         )
         callbacks = watchers(console, spec, self.target_return, self.max_minutes)
+        begin = None
+        if self.data is not None:
+            logged = read_logged(self.data, task)
+            begin = begin_from(algorithm, spec.seed, logged)
         run = create(out, spec)
-        result = learn(algorithm, spec.seed, spec.total_steps, callbacks, run)
+        result = learn(algorithm, spec.seed, spec.total_steps, callbacks, run, begin)
         return finish(run, result, self.json)
 
     def _environment(self, env: EnvConfig) -> EnvConfig:

@@ -49,6 +49,9 @@ class METRPOConfig:
     """Policy updates per iteration."""
     trajectories: int = 30
     """Real trajectories per iteration."""
+    least_steps: int = 0
+    """Real steps per iteration, at least: where episodes end early, more rounds of
+    trajectories are collected; 0 collects a single round (paper)."""
     iterations: int = 34
     """Iterations that are planned."""
     evaluation_episodes: int = 20
@@ -92,6 +95,7 @@ class METRPOConfig:
     def __post_init__(self) -> None:
         for name in ("updates", "trajectories", "iterations", "evaluation_episodes"):
             at_least(name, getattr(self, name), 1)
+        at_least("least_steps", self.least_steps, 0)
         at_least("model.members (K)", self.model.members, 1)
         require_world(self.imagination, self.returns)
         if self.stop_rule.use and self.model.kind == "simulator":

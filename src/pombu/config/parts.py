@@ -29,6 +29,9 @@ class ModelConfig:
     reward: Literal["known", "learned"] = "known"
     """`known` uses the task's reward function; `learned` predicts the reward beside the
     state change, as is done where a task has no such function."""
+    termination: Literal["known", "learned"] = "known"
+    """`known` uses the task's termination function, and without one nothing ends;
+    `learned` learns from real episodes that terminated where imagined ones do."""
     learning_rate: float = 2e-4
     """Adam's step size."""
     batch_size: int = 1000
@@ -67,6 +70,15 @@ class ImaginationConfig:
     work on it; part of the random stream, hence of the result."""
     runaway: float = 1e5
     """A trajectory whose state leaves plus or minus this is masked and counted."""
+    steps: int | None = None
+    """Steps per virtual trajectory, at most; None takes the task's horizon (paper)."""
+    real_starts: float = 0.0
+    """Share of the virtual trajectories that begin in a stored real state, with the
+    steps that its episode had left; the others begin where episodes do (paper: all)."""
+
+    def horizon(self, task_horizon: int) -> int:
+        """Steps per virtual trajectory in a task of this horizon."""
+        return min(self.steps or task_horizon, task_horizon)
 
 
 @dataclass(frozen=True)
@@ -185,6 +197,10 @@ def require_world(imagination: ImaginationConfig, returns: ReturnConfig) -> None
             f"imagination.shards = {imagination.shards} does not divide: choose a "
             "multiple."
         )
+    if imagination.steps is not None:
+        at_least("imagination.steps", imagination.steps, 1)
+    share = imagination.real_starts
+    within("imagination.real_starts", share, "[0, 1]", 0 <= share <= 1)
     gamma, lam = returns.gamma, returns.lam
     within("returns.gamma", gamma, "(0, 1]", 0 < gamma <= 1)
     within("returns.lam", lam, "[0, 1]", 0 <= lam <= 1)

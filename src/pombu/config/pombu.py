@@ -31,6 +31,9 @@ class POMBUConfig:
     """M, policy updates per iteration."""
     trajectories: int = 10
     """N, real trajectories per iteration."""
+    least_steps: int = 0
+    """Real steps per iteration, at least: where episodes end early, more rounds of
+    trajectories are collected; 0 collects a single round (paper)."""
     iterations: int = 100
     """Iterations over which learning rates fall."""
     evaluation_episodes: int = 20
@@ -56,6 +59,7 @@ class POMBUConfig:
         at_least("beta", self.beta, 0)
         at_least("updates", self.updates, 0)
         at_least("trajectories", self.trajectories, 1)
+        at_least("least_steps", self.least_steps, 0)
         at_least("iterations", self.iterations, 1)
         at_least("evaluation_episodes", self.evaluation_episodes, 1)
         at_least("exploration.policies", self.exploration.policies, 0)
@@ -72,6 +76,7 @@ class POMBUConfig:
         trajectories = self.imagination.trajectories
         if self.exploration.policies:
             trajectories = min(trajectories, self.exploration.trajectories)
+        horizon = self.imagination.horizon(horizon)
         samples = trajectories * horizon
         largest = max(self.policy.minibatch, self.value.minibatch)
         if largest > samples:

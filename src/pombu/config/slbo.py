@@ -28,6 +28,9 @@ class MultiStepModelConfig:
     reward: Literal["known", "learned"] = "known"
     """`known` uses the task's reward function; `learned` predicts the reward beside
     the state change."""
+    termination: Literal["known", "learned"] = "known"
+    """`known` uses the task's termination function, and without one nothing ends;
+    `learned` learns from real episodes that terminated where imagined ones do."""
     steps: int = 2
     """Steps that the loss follows the model's own predictions."""
     batch_size: int = 128
@@ -68,6 +71,9 @@ class SLBOConfig:
     """The environment."""
     trajectories: int = 50
     """Real trajectories per iteration (a stage)."""
+    least_steps: int = 0
+    """Real steps per iteration, at least: where episodes end early, more rounds of
+    trajectories are collected; 0 collects a single round (paper)."""
     iterations: int = 20
     """Iterations that are planned."""
     rounds: int = 20
@@ -123,8 +129,9 @@ class SLBOConfig:
     def __post_init__(self) -> None:
         for name in ("trajectories", "iterations", "rounds", "evaluation_episodes"):
             at_least(name, getattr(self, name), 1)
-        for name in ("model_updates", "policy_updates", "entropy_weight"):
+        for name in ("least_steps", "model_updates", "policy_updates"):
             at_least(name, getattr(self, name), 0)
+        at_least("entropy_weight", self.entropy_weight, 0)
         require_world(self.imagination, self.returns)
 
     def rows(self, horizon: int) -> int:
@@ -133,7 +140,8 @@ class SLBOConfig:
 
     def require_full_minibatches(self, horizon: int) -> None:
         """Refuse minibatches that an imagined batch could not fill."""
-        samples = self.imagination.trajectories * horizon
+        steps = self.imagination.horizon(horizon)
+        samples = self.imagination.trajectories * steps
         if self.value.minibatch > samples:
             raise UsageError(
                 f"value.minibatch is {self.value.minibatch}, larger than an imagined "

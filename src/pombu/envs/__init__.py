@@ -8,12 +8,15 @@ from pombu.envs.checker import check as check
 from pombu.envs.collection import CollectionError as CollectionError
 from pombu.envs.collection import Episode as Episode
 from pombu.envs.collection import collect as collect
+from pombu.envs.collection import collect_rounds as collect_rounds
 from pombu.envs.config import EnvConfig as EnvConfig
 from pombu.envs.contract import Contract as Contract
+from pombu.envs.contract import without_termination as without_termination
 from pombu.envs.headless import choose_renderer
 from pombu.envs.lookup import resolve as resolve
 from pombu.envs.registry import register as register
 from pombu.envs.task import Task as Task
+from pombu.envs.task import config_of as config_of
 from pombu.envs.task import load as load
 from pombu.envs.task import make as make
 

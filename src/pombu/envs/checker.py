@@ -59,7 +59,9 @@ class Walk:
     type_faults: frozenset[str]
 
 
-def check(task: Task, steps: int = 300, seed: int = 0) -> Report:
+def check(
+    task: Task, steps: int = 300, seed: int = 0, resets: int = START_SAMPLES
+) -> Report:
     """Take real steps and say what agrees with the contract and what does not."""
     if steps < 1:
         raise UsageError(f"steps is {steps}: give 1 or more real steps to compare.")
@@ -67,19 +69,19 @@ def check(task: Task, steps: int = 300, seed: int = 0) -> Report:
     try:
         walk, again = (_walk(task, env, steps, seed) for _ in range(2))
         other = _walk(task, env, steps, seed + 1)
-        starts = np.stack([env.reset(seed=seed + i)[0] for i in range(START_SAMPLES)])
+        starts = np.stack([env.reset(seed=seed + i)[0] for i in range(resets)])
         findings = [_bounds(walk, env), _dtypes(walk, env)]
     except Exception as error:
         detail = f"the environment raised {in_one_line(error)}"
         findings = [Finding("steps", "fail", detail)]
     else:
         findings.append(_determinism(walk.seen, again.seen, other.seen))
-        if task.contract is None:
-            findings += _substitutes(walk, starts)
-        else:
+        found = _substitutes(walk, starts)
+        if task.contract is not None:
             from pombu.envs.contract_checks import check_contract
 
-            findings += check_contract(task.contract, walk, starts, seed)
+            found |= check_contract(task.contract, task.known, walk, starts, seed)
+        findings += found.values()
     finally:
         env.close()
     has_contract = task.contract is not None
@@ -118,27 +120,27 @@ def _walk(task: Task, env: Env, steps: int, seed: int) -> Walk:
     )
 
 
-def _substitutes(walk: Walk, starts: Array32) -> list[Finding]:
-    """What pombu does where the environment offers no contract."""
+def _substitutes(walk: Walk, starts: Array32) -> dict[str, Finding]:
+    """What pombu does instead of each function that the environment does not offer."""
     low, mean, high = walk.rewards.min(), walk.rewards.mean(), walk.rewards.max()
     reward = (
-        "no contract: pombu will learn the reward beside the dynamics (seen: "
+        "not known: pombu will learn it beside the dynamics (seen: "
         f"{low:.4g} to {high:.4g}, mean {mean:.4g})"
     )
     termination = (
-        f"no contract: {walk.terminated.sum()} of {len(walk.rewards)} random steps "
+        f"not known: {walk.terminated.sum()} of {len(walk.rewards)} random steps "
         "ended an episode; pombu will learn where real episodes end and, while none "
         "has, never terminate imagined ones"
     )
     start = (
-        "no contract: pombu will reuse observed starts (standard deviation over "
+        "not known: pombu will reuse observed starts (standard deviation over "
         f"{len(starts)} resets up to {starts.std(axis=0).max():.4g})"
     )
-    return [
-        Finding("reward", "pass", reward),
-        Finding("termination", "pass", termination),
-        Finding("start distribution", "pass", start),
-    ]
+    return {
+        "reward": Finding("reward", "pass", reward),
+        "terminal": Finding("termination", "pass", termination),
+        "initial": Finding("start distribution", "pass", start),
+    }
 
 
 def _type_faults(reward: Any, terminated: Any, truncated: Any) -> set[str]:

@@ -60,17 +60,47 @@ def collect(
     """
     if not len(seeds):
         return []
+    return collect_rounds(task, lambda _: (act, seeds), 0, batched)
+
+
+def collect_rounds(
+    task: Task,
+    round_of: Callable[[int], tuple[Act, Sequence[int]]],
+    least_steps: int,
+    batched: bool = True,
+) -> list[Episode]:
+    """One round of episodes, and further ones until there are `least_steps` steps.
+
+    Args:
+        task: Where to collect.
+        round_of: Gives a round's `act` and seeds, as `collect` takes them; all rounds
+            have equally many seeds.
+        least_steps: What to collect at least, where episodes end early.
+        batched: As for `collect`.
+
+    Raises:
+        CollectionError: The environment or the policy failed; holds what there was.
+    """
     own = any(entry.id == task.config.id for entry in CATALOGUE)
-    stepper = (Together if own and batched else OneByOne)(task, seeds)
+    done: list[Episode] = []
+    act, seeds = round_of(0)
+    stepper = (Together if own and batched else OneByOne)(task, len(seeds))
     try:
-        return _run(task, act, stepper, len(seeds))
+        while True:
+            done += _run(task, act, stepper, seeds)
+            if sum(map(len, done)) >= least_steps:
+                return done
+            act, seeds = round_of(len(done) // len(seeds))
+    except CollectionError as error:
+        raise CollectionError(str(error), [*done, *error.episodes]) from error
     finally:
         stepper.close()
 
 
-def _run(task: Task, act: Act, stepper: Stepper, n: int) -> list[Episode]:
+def _run(task: Task, act: Act, stepper: Stepper, seeds: Sequence[int]) -> list[Episode]:
+    n = len(seeds)
     record = _Record(task, n)
-    first = stepper.reset()
+    first = stepper.reset(seeds)
     record.begin(first)
     _raise_fault(first, task, record)
     running = np.arange(n)

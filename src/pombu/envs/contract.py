@@ -43,6 +43,56 @@ class Contract(Protocol):
         """Draw `n` first observations."""
 
 
+FUNCTIONS = ("reward", "terminal", "initial")
+"""What a contract may consist of."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A contract of which only some functions are known; the others are learned."""
+
+    whole: Any
+    known: frozenset[str]
+
+    def reward(
+        self,
+        obs: Float[Any, "*batch obs"],
+        action: Float[Any, "*batch act"],
+        next_obs: Float[Any, "*batch obs"],
+    ) -> Float[Any, "*batch"]:
+        """The known reward; whoever lacks it learns one instead of asking."""
+        return self.whole.reward(obs, action, next_obs)
+
+    def terminal(
+        self,
+        obs: Float[Any, "*batch obs"],
+        action: Float[Any, "*batch act"],
+        next_obs: Float[Any, "*batch obs"],
+    ) -> Bool[Any, "*batch"]:
+        """The known termination; where it is not known, never."""
+        if "terminal" in self.known:
+            return self.whole.terminal(obs, action, next_obs)
+        return _never(next_obs)
+
+    def initial(self, key: "jax.Array", n: int) -> Float[Any, "n obs"]:
+        """The known starts; whoever lacks them reuses observed ones."""
+        return self.whole.initial(key, n)
+
+
+def known_functions(contract: Contract | None) -> frozenset[str]:
+    """Which of a contract's functions are known."""
+    if contract is None:
+        return frozenset()
+    return contract.known if isinstance(contract, Part) else frozenset(FUNCTIONS)
+
+
+def without_termination(contract: Contract | None) -> Contract | None:
+    """The same contract with its termination left to be learned."""
+    if contract is None:
+        return None
+    return Part(contract, known_functions(contract) - {"terminal"})
+
+
 def _never(next_obs: Float[Any, "*batch obs"]) -> Bool[Any, "*batch"]:
     xp = next_obs.__array_namespace__()
     return xp.zeros(next_obs.shape[:-1], dtype=bool)

@@ -31,10 +31,10 @@ class Outcome:
 
 @runtime_checkable
 class Stepper(Protocol):
-    """One episode per seed."""
+    """As many episodes side by side as it was made for."""
 
-    def reset(self) -> Outcome:
-        """Begin all episodes."""
+    def reset(self, seeds: Sequence[int]) -> Outcome:
+        """Begin all episodes, each with its seed."""
 
     def step(self, rows: Rows, actions: Array32) -> Outcome:
         """Advance the episodes in `rows` by one action each, in the box's units."""
@@ -50,22 +50,23 @@ class Together:
     the result equals stepping environments one by one.
     """
 
-    def __init__(self, task: Task, seeds: Sequence[int]) -> None:
+    def __init__(self, task: Task, number: int) -> None:
         env = task.make().unwrapped
         assert isinstance(env, TaskEnv)
         self._world = env.world
         box = env.action_space
         assert isinstance(box, gymnasium.spaces.Box)
         self._low, self._high = box.low.astype(float), box.high.astype(float)
-        self._generators = [seeding.np_random(int(seed))[0] for seed in seeds]
+        self._generators: list[np.random.Generator] = []
         self._horizon = task.horizon
         self._states = np.empty(0)
         self._noise = np.empty(0)
         self._step = 0
 
-    def reset(self) -> Outcome:
+    def reset(self, seeds: Sequence[int]) -> Outcome:
         """Draw the starts, and all observation noise at once as the streams allow."""
         world = self._world
+        self._generators = [seeding.np_random(int(seed))[0] for seed in seeds]
         self._states = np.stack([world.start(rng) for rng in self._generators])
         shape = (self._horizon + 1, world.observe(self._states).shape[1])
         if world.observation_noise:
@@ -104,16 +105,15 @@ class Together:
 class OneByOne:
     """Any Gymnasium environment, one instance per episode, stepped in turn."""
 
-    def __init__(self, task: Task, seeds: Sequence[int]) -> None:
-        self._seeds = seeds
-        self._envs = [task.make() for _ in seeds]
+    def __init__(self, task: Task, number: int) -> None:
+        self._envs = [task.make() for _ in range(number)]
         self._shape = (task.observation_dim,)
 
-    def reset(self) -> Outcome:
+    def reset(self, seeds: Sequence[int]) -> Outcome:
         """Reset each environment with its seed."""
 
         def one(row: int) -> tuple[Any, ...]:
-            observation, _ = self._envs[row].reset(seed=int(self._seeds[row]))
+            observation, _ = self._envs[row].reset(seed=int(seeds[row]))
             return observation, 0.0, False, False
 
         return self._each(range(len(self._envs)), one)

@@ -1,6 +1,7 @@
 """Describe, make and check the environment that a user named."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from gymnasium import spaces
 from pombu.envs.action_box import ActionBox
 from pombu.envs.catalogue import CATALOGUE, Entry
 from pombu.envs.config import EnvConfig, require_y
-from pombu.envs.contract import Contract
+from pombu.envs.contract import FUNCTIONS, Contract, Part, known_functions
 from pombu.envs.lookup import Env, find_entry, make_foreign, resolve
 from pombu.envs.wrappers import FlatObservation, NoisyObservation
 from pombu.errors import UsageError
@@ -43,9 +44,30 @@ class Task:
     """None when the environment has none: reward, termination and starts are then
     learned from real data."""
 
+    @property
+    def known(self) -> frozenset[str]:
+        """Which of reward, terminal and initial need not be learned."""
+        return known_functions(self.contract)
+
     def make(self, render_mode: str | None = None) -> Env:
         """A fresh environment of this task."""
         return make(self.config, render_mode)
+
+
+def config_of(env: str | EnvConfig | Callable[[], Any]) -> EnvConfig:
+    """What the user gave for an environment, as a config."""
+    if isinstance(env, EnvConfig):
+        return env
+    if isinstance(env, str):
+        return EnvConfig(id=env)
+    name = getattr(env, "__qualname__", "")
+    if not name or "<" in name:
+        raise UsageError(
+            f"The environment is a {type(env).__name__}, but pombu makes as many as it "
+            "needs: give an id, `module:factory`, or a function of a module that "
+            "returns a new environment."
+        )
+    return EnvConfig(id=f"{env.__module__}:{name}")
 
 
 def load(config: EnvConfig | str, **overrides: Any) -> Task:
@@ -131,12 +153,16 @@ def _contract(env: Env) -> Contract | None:
     while isinstance(layer, TRANSPARENT) and not hasattr(layer, "contract"):
         layer = layer.env
     contract = getattr(layer, "contract", None)
-    if contract is not None and not isinstance(contract, Contract):
+    if contract is None or isinstance(contract, Contract):
+        return contract
+    known = frozenset(n for n in FUNCTIONS if callable(getattr(contract, n, None)))
+    if not known:
         raise UsageError(
-            f"The environment's contract is a {type(contract).__name__} without all of "
-            "reward, terminal and initial: give it these three methods."
+            f"The environment's contract is a {type(contract).__name__} without any of "
+            "reward, terminal and initial: give it one of these methods or leave the "
+            "attribute out."
         )
-    return contract
+    return Part(contract, known)
 
 
 def _require_observation_box(name: str, space: spaces.Space[Any]) -> None:

@@ -10,7 +10,7 @@ import importlib
 from dataclasses import replace
 from typing import Any
 
-from pombu.envs import EnvConfig, resolve
+from pombu.envs import CATALOGUE, EnvConfig, Task, load, resolve
 from pombu.errors import UsageError
 
 _NAMES = ("paper", "fast", "smoke")
@@ -24,10 +24,13 @@ def names() -> tuple[str, ...]:
 def preset(algorithm: str, name: str, env: str, horizon: int | None = None) -> Any:
     """The configuration of an algorithm for a task, by the preset's name.
 
+    An environment that is not pombu's is made once, to see how long its episodes are
+    and which of reward and termination it knows; the others are to be learned.
+
     Args:
         algorithm: as on the command line.
         name: one of `names()`.
-        env: a task's full or short name; tasks of your own get general values.
+        env: a task's full or short name, a Gymnasium id, or `module:factory`.
         horizon: steps per episode, where it is not the task's own.
     """
     if name not in _NAMES:
@@ -38,6 +41,22 @@ def preset(algorithm: str, name: str, env: str, horizon: int | None = None) -> A
         )
     module = importlib.import_module(f"pombu.presets.{algorithm}")
     full = resolve(env)
-    task = full.removeprefix("pombu/").removesuffix("-v0")
-    config = getattr(module, name)(task, horizon)
-    return replace(config, env=EnvConfig(id=full, horizon=horizon))
+    environment = EnvConfig(id=full, horizon=horizon)
+    values = getattr(module, name)
+    if any(entry.id == full for entry in CATALOGUE):
+        task = full.removeprefix("pombu/").removesuffix("-v0")
+        return replace(values(task, horizon), env=environment)
+    own = load(environment)
+    return replace(learn_the_unknown(values(full, own.horizon), own), env=environment)
+
+
+def learn_the_unknown(config: Any, task: Task) -> Any:
+    """A config that learns what the task does not know, where it learns a model."""
+    model: Any = getattr(config, "model", None)
+    fields = getattr(model, "__dataclass_fields__", {})
+    unknown = {
+        field: "learned"
+        for field, function in (("reward", "reward"), ("termination", "terminal"))
+        if field in fields and function not in task.known
+    }
+    return replace(config, model=replace(model, **unknown)) if unknown else config

@@ -7,7 +7,7 @@ iteration, whatever the horizon.
 from dataclasses import replace
 
 from pombu.config import ImaginationConfig, MBMPOConfig, ModelConfig, ReturnConfig
-from pombu.presets.sizes import horizon_of, trajectories
+from pombu.presets.sizes import horizon_of, smoke_model, trajectories
 
 _TOTAL = 200_000
 
@@ -78,15 +78,7 @@ def smoke(task: str, horizon: int | None) -> MBMPOConfig:
         trajectories=2,
         iterations=8,
         evaluation_episodes=2,
-        model=replace(
-            base.model,
-            hidden=(32, 32),
-            members=2,
-            batch_size=64,
-            validation_rows=64,
-            max_epochs=5,
-            max_steps=20,
-        ),
+        model=smoke_model(base.model, members=2),
         imagination=replace(base.imagination, trajectories=4),
         policy=replace(base.policy, hidden=(8, 8)),
         trust_region=replace(base.trust_region, conjugate_gradients=3),

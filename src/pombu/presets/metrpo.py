@@ -13,7 +13,7 @@ from pombu.config import (
     ReturnConfig,
     TRPOPolicyConfig,
 )
-from pombu.presets.sizes import horizon_of, trajectories
+from pombu.presets.sizes import horizon_of, is_own, smoke_model, trajectories
 
 _REAL_STEPS = 6000
 _IMAGINED_STEPS = 50_000
@@ -52,6 +52,7 @@ def fast(task: str, horizon: int | None) -> METRPOConfig:
         return _fast_point()
     length = horizon_of(task, horizon)
     return METRPOConfig(
+        least_steps=2000 if is_own(task) else 0,
         trajectories=trajectories(2000, length),
         iterations=100,
         model=_bounded((256, 256), 500),
@@ -91,17 +92,10 @@ def smoke(task: str, horizon: int | None) -> METRPOConfig:
         base,
         updates=2,
         trajectories=2,
+        least_steps=0,
         iterations=8,
         evaluation_episodes=2,
-        model=replace(
-            base.model,
-            hidden=(32, 32),
-            members=3,
-            batch_size=64,
-            validation_rows=64,
-            max_epochs=5,
-            max_steps=20,
-        ),
+        model=smoke_model(base.model),
         imagination=replace(base.imagination, trajectories=8),
         policy=replace(base.policy, hidden=(16, 16)),
     )

@@ -7,7 +7,7 @@ paper took its SLBO column), with its batches of steps cut into the task's episo
 from dataclasses import replace
 
 from pombu.config import MultiStepModelConfig, SLBOConfig
-from pombu.presets.sizes import horizon_of, trajectories
+from pombu.presets.sizes import horizon_of, is_own, trajectories
 
 _REAL_STEPS = 10_000
 _IMAGINED_STEPS = 4000
@@ -33,6 +33,7 @@ def fast(task: str, horizon: int | None) -> SLBOConfig:
         return _fast_point(base)
     return replace(
         base,
+        least_steps=4000 if is_own(task) else 0,
         trajectories=trajectories(4000, horizon_of(task, horizon)),
         iterations=50,
         rounds=10,
@@ -63,6 +64,7 @@ def smoke(task: str, horizon: int | None) -> SLBOConfig:
     return replace(
         base,
         trajectories=2,
+        least_steps=0,
         iterations=8,
         rounds=2,
         model_updates=10,

@@ -135,6 +135,9 @@ class _Loop(Generic[S]):
             self.state = loaded.state
             self.saved_iteration = self.iteration
             checkpoint.set_aside_after(run.path, self.iteration)
+        elif self.iteration:
+            # What was learned before the run cannot be learned again by resuming it.
+            self._save()
         self.file = MetricsFile(run.metrics)
         self.file.drop_after(self.iteration)
         self.returns = [row[SCORE] for row in self.file.rows() if SCORE in row]

@@ -1,0 +1,116 @@
+"""Ask and tell: real episodes that happen outside pombu, on a robot or elsewhere.
+
+`propose` gives a policy for the next real episode; `observe` takes what happened. Each
+time as many episodes are there as an iteration collects, the agent learns from them.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from pombu.data import Normaliser
+from pombu.envs import Episode, Task
+from pombu.errors import UsageError
+from pombu.policies import GaussianPolicy
+from pombu.rollouts import act_alone
+from pombu.training.algorithm import Algorithm
+from pombu.training.episodes import EpisodeStore
+from pombu.training.outside import Explores
+
+
+class Proposal:
+    """A policy for one real episode: call it with each observation in turn."""
+
+    def __init__(
+        self,
+        policy: GaussianPolicy,
+        normaliser: Normaliser,
+        task: Task,
+        key: PRNGKeyArray,
+    ) -> None:
+        self._act = act_alone(policy, normaliser, 1, key)
+        self._task = task
+        self._step = 0
+
+    def __call__(self, observation: Any) -> np.ndarray:
+        """The action to take, in the environment's own units and bounds."""
+        row = np.asarray(observation, np.float32).ravel()
+        if row.shape != (self._task.observation_dim,) or not np.isfinite(row).all():
+            raise UsageError(
+                f"The observation has shape {np.shape(observation)}; give "
+                f"{self._task.observation_dim} finite entries."
+            )
+        drawn = self._act(row[None], self._step)
+        self._step += 1
+        action: np.ndarray = self._task.action_box.to_box(drawn)[0]
+        return action
+
+
+def explorer(learner: Algorithm[Any]) -> Explores[Any]:
+    """The learner, if it says how to collect what it learns from."""
+    if not isinstance(learner, Explores):
+        raise UsageError(
+            f"{learner.name} collects its real episodes itself: choose pombu, meppo or "
+            "metrpo to propose and observe, or call learn."
+        )
+    return learner
+
+
+def waiting(state: Any, episodes: EpisodeStore) -> list[Episode]:
+    """The last episodes, those that the state has not learned from yet."""
+    learned = int(state.experience.observation.count)
+    ends = np.cumsum([len(episode) for episode in episodes])
+    return [one for one, end in zip(episodes, ends, strict=True) if end > learned]
+
+
+def is_round(config: Any, episodes: list[Episode]) -> bool:
+    """Whether there are as many episodes as an iteration collects."""
+    steps = sum(map(len, episodes))
+    whole: bool = len(episodes) >= config.trajectories and steps >= config.least_steps
+    return whole
+
+
+def policy_for(
+    stack: tuple[GaussianPolicy, Normaliser], number: int, task: Task, key: PRNGKeyArray
+) -> Proposal:
+    """The policy for the episode with this number since the last lesson."""
+    policies, normaliser = stack
+    turn = number % policies.log_std.shape[0]
+    policy = jax.tree.map(lambda leaf: leaf[turn], policies)
+    return Proposal(policy, normaliser, task, key)
+
+
+def checked(episode: Episode, task: Task) -> Episode:
+    """The episode in the dtypes of stored ones.
+
+    Raises:
+        UsageError: It does not fit the task.
+    """
+    observations = np.asarray(episode.observations, np.float32)
+    actions = np.asarray(episode.actions, np.float32)
+    rewards = np.asarray(episode.rewards, np.float32).ravel()
+    steps = len(rewards)
+    due = {
+        "observations": (observations, (steps + 1, task.observation_dim)),
+        "actions": (actions, (steps, task.action_dim)),
+    }
+    for name, (array, shape) in due.items():
+        if not steps or array.size != shape[0] * shape[1]:
+            raise UsageError(
+                f"The episode has {steps} rewards and {name} of shape {array.shape}; "
+                f"there must be at least one step, and {name} of shape {shape}."
+            )
+        if not (np.isfinite(array).all() and np.isfinite(rewards).all()):
+            raise UsageError(
+                f"The episode has {name} or rewards that are not finite: cut it off "
+                "before they begin."
+            )
+    low, high = np.array([task.action_box.low, task.action_box.high], np.float32)
+    return Episode(
+        observations.reshape(steps + 1, -1),
+        actions.reshape(steps, -1).clip(low, high),
+        rewards,
+        bool(episode.terminated),
+    )

@@ -1,0 +1,72 @@
+"""Before a training begins: a quick check of the environment, and what will be used."""
+
+from typing import Any
+
+from pombu.envs import CATALOGUE, Report, Task, check
+from pombu.errors import UsageError
+
+STEPS, RESETS = 100, 20
+"""Real steps and resets that the quick check takes; they are not learned from."""
+
+BEARABLE = ("determinism", "start distribution")
+"""Findings that a run can live with: they are told, and training begins."""
+
+
+def brief(task: Task, config: Any) -> list[str]:
+    """What pombu will use in an environment that is not its own, line by line.
+
+    Raises:
+        UsageError: The check found what would spoil the run.
+    """
+    if any(entry.id == task.config.id for entry in CATALOGUE):
+        return []
+    report = check(task, STEPS, resets=RESETS)
+    for finding in report.findings:
+        if finding.verdict == "fail" and finding.subject not in BEARABLE:
+            raise UsageError(
+                f"{task.config.id} failed the check of its {finding.subject} "
+                f"({finding.detail}): mend it, `pombu check-env {task.config.id}` says "
+                "more; or train all the same with --no-check."
+            )
+    return [_sizes(task), *_model(task, config, report), *_warnings(report)]
+
+
+def _sizes(task: Task) -> str:
+    low, high = min(task.action_box.low), max(task.action_box.high)
+    return (
+        f"{task.config.id}: {task.observation_dim} observed numbers, "
+        f"actions of {task.action_dim} in [{low:g}, {high:g}], episodes of at most "
+        f"{task.horizon} steps."
+    )
+
+
+def _model(task: Task, config: Any, report: Report) -> list[str]:
+    """Where reward, ends and starts of imagined trajectories come from."""
+    model: Any = getattr(config, "model", None)
+    if not hasattr(model, "reward"):
+        return []
+    details = {finding.subject: finding.detail for finding in report.findings}
+    seen = details["reward"].partition("(seen: ")[2].rstrip(")")
+    reward = "the environment's own function, which the check confirmed."
+    if model.reward == "learned":
+        reward = "learned beside the dynamics" + (f"; seen {seen}." if seen else ".")
+    ends = "learned from real episodes that terminate; until one does, none."
+    if getattr(model, "termination", "known") == "known":
+        ends = "the environment's own function."
+        if "terminal" not in task.known:
+            ends = "none: no imagined trajectory ends before its time limit."
+    starts = "the environment's own distribution."
+    if "initial" not in task.known:
+        starts = "resets that were observed."
+    share = getattr(getattr(config, "imagination", None), "real_starts", 0.0)
+    if share:
+        starts = f"{starts[:-1]}, and for {share:.0%} other real states."
+    return [f"  reward: {reward}", f"  termination: {ends}", f"  starts: {starts}"]
+
+
+def _warnings(report: Report) -> list[str]:
+    return [
+        f"  note: {finding.subject}: {finding.detail}."
+        for finding in report.findings
+        if finding.verdict != "pass"
+    ]

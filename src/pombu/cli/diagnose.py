@@ -1,0 +1,94 @@
+"""`pombu diagnose`: how good a run's learned world is, and what limits the run."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import tyro
+
+from pombu.errors import UsageError
+from pombu.runs import algorithm_of
+from pombu.training import checkpoint
+from pombu.training.loop import identity
+from pombu.training.metrics import read_rows
+from pombu.training.run import open_run
+
+FOLDER = "diagnosis"
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """Compare a run's learned world with fresh real episodes, in figures and words.
+
+    Drawn are the prediction error by horizon and dimension, a real trajectory beside
+    the imagined one, and the members' disagreement against their error. The words say
+    what limits the run: model bias, uncertainty that is too low or too high, or
+    exploration.
+
+    Examples:
+      pombu diagnose runs/pendulum
+      pombu diagnose runs/mine --env my_module:make_env --episodes 20 --json
+    """
+
+    folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    episodes: int = 10
+    """Real episodes to compare with."""
+    out: Path | None = None
+    """Folder for the figures; None takes `diagnosis` in the run folder."""
+    seed: int = 0
+    """The same seed gives the same episodes."""
+    env: str | None = None
+    """Repeat the environment's name where it is `module:factory`, to allow its code."""
+    json: bool = False
+    """Print one JSON object instead of sentences."""
+
+    def run(self) -> int:
+        """Measure, draw, and say it."""
+        from pombu.diagnostics import figures
+        from pombu.diagnostics.measure import measure
+        from pombu.diagnostics.words import calibration, judge, optimism
+        from pombu.studies.artifacts import save_figure, write_json
+
+        if self.episodes < 1:
+            raise UsageError(f"episodes is {self.episodes}: it must be at least 1.")
+        run = open_run(self.folder)
+        learner = algorithm_of(run, self.env)
+        found = checkpoint.load_latest(
+            run.path, learner.init(run.spec.seed), identity(learner), print
+        )
+        if found is None:
+            raise UsageError(
+                f"{run.path} has no checkpoint yet: go on with `pombu resume "
+                f"{run.path}` first."
+            )
+        loaded, episodes = found
+        measured = measure(
+            learner, loaded.state, list(episodes), self.episodes, self.seed
+        )
+        rows = read_rows(run.metrics)[1] if run.metrics.exists() else []
+        verdict = judge(measured, rows)
+        out = self.out or run.path / FOLDER
+        out.mkdir(parents=True, exist_ok=True)
+        for name in ("error_by_horizon", "trajectories", "disagreement"):
+            save_figure(getattr(figures, name)(measured), out, name.replace("_", "-"))
+        summary = {
+            "limit": verdict.limit,
+            "sentences": verdict.sentences,
+            "return_real": measured.real_returns.mean(),
+            "return_imagined": measured.imagined_returns.mean()
+            if len(measured.imagined_returns)
+            else None,
+            "optimism": optimism(measured)[0],
+            "calibration": calibration(measured),
+            "error_by_horizon": measured.error.mean(1).tolist(),
+        }
+        written = write_json(out / "diagnosis.json", summary)
+        if self.json:
+            print(json.dumps(json.loads(written.read_text())))
+            return 0
+        print(f"What limits {run.path}: {verdict.limit}.")
+        for sentence in verdict.sentences:
+            print(f"- {sentence}")
+        print(f"Figures and numbers are in {out}.")
+        return 0

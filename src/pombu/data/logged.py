@@ -1,0 +1,159 @@
+"""Real transitions that something else has logged, as one .npz file.
+
+The arrays have Minari's names, with the episodes end to end:
+
+observations   [n + e, ...]  of e episodes; each has one more than it has steps
+actions        [n, ...]      in the environment's own units
+rewards        [n]
+terminations   [n]           True where the step ended the episode for good
+truncations    [n]           True where a time limit cut it off
+
+Loose transitions may be given instead: `observations` and `next_observations`, both
+[n, ...]. An episode then also ends where the next row does not begin where it stopped.
+"""
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pombu.envs import Episode, Task
+from pombu.errors import UsageError
+
+NEEDED = ("observations", "actions", "rewards", "terminations", "truncations")
+
+
+def write_logged(path: str | Path, episodes: Sequence[Episode]) -> None:
+    """Write episodes as a file that `read_logged` and `--data` take."""
+    last = np.cumsum([len(episode) for episode in episodes]) - 1
+    terminations = np.zeros(last[-1] + 1, bool)
+    truncations = np.zeros(last[-1] + 1, bool)
+    ended = np.array([episode.terminated for episode in episodes])
+    terminations[last], truncations[last] = ended, ~ended
+    np.savez_compressed(
+        path,
+        observations=np.concatenate([episode.observations for episode in episodes]),
+        actions=np.concatenate([episode.actions for episode in episodes]),
+        rewards=np.concatenate([episode.rewards for episode in episodes]),
+        terminations=terminations,
+        truncations=truncations,
+    )
+
+
+def read_logged(path: str | Path, task: Task) -> list[Episode]:
+    """The episodes in a file, for a task.
+
+    Raises:
+        UsageError: The file is not such a file, or does not fit the task.
+    """
+    arrays = _read(Path(path))
+    missing = [name for name in NEEDED if name not in arrays]
+    if missing:
+        raise UsageError(
+            f"{path} has no array {missing[0]!r}; it must have {', '.join(NEEDED)}."
+        )
+    steps = len(arrays["rewards"])
+    rows = {
+        "observations": _rows(path, arrays, "observations", task.observation_dim),
+        "actions": _rows(path, arrays, "actions", task.action_dim),
+        "rewards": _rows(path, arrays, "rewards", 1)[:, 0],
+    }
+    ends = {name: np.asarray(arrays[name]).ravel() for name in NEEDED[3:]}
+    for name, array in {**ends, "actions": rows["actions"]}.items():
+        if len(array) != steps or not steps:
+            raise UsageError(
+                f"{path} has {steps} rewards and {len(array)} rows of {name}: give as "
+                "many of each, and at least one."
+            )
+    low, high = np.array([task.action_box.low, task.action_box.high], np.float32)
+    rows["actions"] = rows["actions"].clip(low, high)
+    terminated = ends["terminations"].astype(bool)
+    over = terminated | ends["truncations"].astype(bool)
+    over[-1] = True
+    if "next_observations" in arrays:
+        following = _rows(path, arrays, "next_observations", task.observation_dim)
+        return _from_transitions(path, rows, following, terminated, over)
+    return _from_episodes(path, rows, terminated, over)
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file; nothing in it can run code."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {
+                name.removesuffix(".npy"): _array(archive, name)
+                for name in archive.namelist()
+            }
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise UsageError(
+            f"{path} cannot be read ({error}): give an .npz file as np.savez writes it."
+        ) from None
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    with archive.open(name) as file:
+        array: np.ndarray = np.lib.format.read_array(file)
+    return array
+
+
+def _rows(
+    path: str | Path, arrays: Mapping[str, np.ndarray], name: str, dim: int
+) -> np.ndarray:
+    """One of the arrays as finite float32 rows."""
+    array = np.asarray(arrays[name], np.float32)
+    if array.size != len(array) * dim:
+        raise UsageError(
+            f"{path} has {name} of shape {array.shape}, but the environment's have "
+            f"{dim} entries each."
+        )
+    if not np.isfinite(array).all():
+        raise UsageError(f"{path} has {name} that are not finite: leave those out.")
+    return array.reshape(-1, dim)
+
+
+def _from_episodes(
+    path: str | Path,
+    rows: Mapping[str, np.ndarray],
+    terminated: np.ndarray,
+    over: np.ndarray,
+) -> list[Episode]:
+    lengths = np.diff(np.flatnonzero(over), prepend=-1)
+    expected = len(over) + len(lengths)
+    observations = rows["observations"]
+    if len(observations) != expected:
+        raise UsageError(
+            f"{path} has {len(observations)} observations, but {len(over)} steps in "
+            f"{len(lengths)} episodes have {expected}: an episode has one more "
+            "observation than steps (or give next_observations)."
+        )
+    at = np.cumsum(lengths)
+    parts = zip(
+        np.split(observations, (at + np.arange(1, len(at) + 1))[:-1]),
+        np.split(rows["actions"], at[:-1]),
+        np.split(rows["rewards"], at[:-1]),
+        terminated[at - 1],
+        strict=True,
+    )
+    return [Episode(o, a, r, bool(ended)) for o, a, r, ended in parts]
+
+
+def _from_transitions(
+    path: str | Path,
+    rows: Mapping[str, np.ndarray],
+    following: np.ndarray,
+    terminated: np.ndarray,
+    over: np.ndarray,
+) -> list[Episode]:
+    before = rows["observations"]
+    if len(before) != len(over) or len(following) != len(over):
+        raise UsageError(
+            f"{path} has {len(over)} steps, {len(before)} observations and "
+            f"{len(following)} next_observations: give as many of each."
+        )
+    jumps = np.any(following[:-1] != before[1:], 1)
+    over = over | np.append(jumps, True)
+    # Each episode's own last state is put after its states.
+    ends = np.flatnonzero(over)
+    joined = np.insert(before, ends + 1, following[ends], axis=0)
+    return _from_episodes(path, {**rows, "observations": joined}, terminated, over)

@@ -1,0 +1,132 @@
+"""Where episodes end for good, learned from real ones that did.
+
+A small network looks at the state that a step leads to, in which the rules of nearly
+all environments are written, and says whether the episode ends there. Applied to every
+member's next state it takes part in the uncertainty: where the members do not agree
+that a step is the last one, their Q-values differ by all that would have followed.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from pombu.data import Experience, Normaliser
+from pombu.envs import Episode, Task
+from pombu.networks import MLP, init_mlp, xavier
+from pombu.randomness import Keys
+from pombu.workers import jit
+
+_HIDDEN = (64, 64)
+_LEARNING_RATE = 1e-3
+_STEPS = 1000
+_BATCH = 256
+_ENDS_PER_BATCH = 64
+"""Ends are rare, so that each batch has some, and more weight than their number."""
+
+
+class Ending(eqx.Module):
+    """The classifier, and how many ends it has learned from."""
+
+    network: MLP
+    terminations: np.ndarray
+
+
+def fresh_ending(
+    key: PRNGKeyArray, task: Task, termination: Literal["known", "learned"]
+) -> Ending | None:
+    """An untrained classifier, where termination is to be learned."""
+    if termination == "known":
+        return None
+    sizes = (task.observation_dim, *_HIDDEN, 1)
+    return Ending(init_mlp(key, sizes, xavier), np.asarray(0))
+
+
+def network_of(ending: Ending | None) -> MLP | None:
+    """The classifier to imagine with; None until a real episode has terminated."""
+    return ending.network if ending is not None and ending.terminations else None
+
+
+def says_ended(
+    network: MLP, observation: Normaliser, states: Float[Array, "*b o"]
+) -> Bool[Array, "*b"]:
+    """Whether an episode that has come to these states is over."""
+    return network(observation.normalise(states))[..., 0] > 0
+
+
+def fit_ending(
+    ending: Ending | None,
+    episodes: Sequence[Episode],
+    experience: Experience,
+    keys: Keys,
+) -> tuple[Ending | None, dict[str, float]]:
+    """Train the classifier on all real states, if any episode has terminated.
+
+    Returns:
+        The classifier, and the shares of real ends that it misses and of other real
+        states that it takes for ends.
+    """
+    terminations = sum(episode.terminated for episode in episodes)
+    if ending is None or not terminations:
+        return ending, {}
+    states = np.concatenate([episode.observations[1:] for episode in episodes])
+    ended = np.zeros(len(states), bool)
+    last = np.cumsum([len(episode) for episode in episodes]) - 1
+    ended[last] = [episode.terminated for episode in episodes]
+    normaliser = Normaliser.of(experience.observation)
+    ends, others = (
+        np.asarray(normaliser.normalise(jnp.asarray(states[rows])))
+        for rows in (ended, ~ended)
+    )
+    rng = np.random.default_rng(keys.numpy("ending"))
+    batches = _batches(rng, ends, others)
+    network = _train(ending.network, *batches)
+    missed = float(np.mean(np.asarray(network(jnp.asarray(ends)))[:, 0] <= 0))
+    invented = 0.0
+    if len(others):
+        invented = float(np.mean(np.asarray(network(jnp.asarray(others)))[:, 0] > 0))
+    found = {"termination_missed": missed, "termination_invented": invented}
+    return Ending(network, np.asarray(terminations)), found
+
+
+def _batches(
+    rng: np.random.Generator, ends: np.ndarray, others: np.ndarray
+) -> tuple[Float[Array, "s b o"], Float[Array, "s b"]]:
+    """Rows and labels of every gradient step; only ends where there is nothing else."""
+    share = _ENDS_PER_BATCH if len(others) else _BATCH
+    rows = ends[rng.integers(len(ends), size=(_STEPS, share))]
+    if len(others):
+        chosen = rng.integers(len(others), size=(_STEPS, _BATCH - share))
+        rows = np.concatenate([rows, others[chosen]], 1)
+    labels = np.broadcast_to(np.arange(_BATCH) < share, (_STEPS, _BATCH))
+    return jnp.asarray(rows), jnp.asarray(labels, jnp.float32)
+
+
+@jit
+def _train(
+    network: MLP, rows: Float[Array, "s b o"], labels: Float[Array, "s b"]
+) -> MLP:
+    transform = optax.adam(_LEARNING_RATE)
+
+    def loss(network: MLP, batch: tuple[Array, Array]) -> Array:
+        states, ended = batch
+        logits = network(states)[:, 0]
+        return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, ended))
+
+    def step(
+        carry: tuple[MLP, optax.OptState], batch: tuple[Array, Array]
+    ) -> tuple[tuple[MLP, optax.OptState], None]:
+        network, optimiser = carry
+        gradient = jax.grad(loss)(network, batch)
+        updates, optimiser = transform.update(gradient, optimiser)
+        return (optax.apply_updates(network, updates), optimiser), None
+
+    (network, _), _ = jax.lax.scan(
+        step, (network, transform.init(network)), (rows, labels)
+    )
+    return network

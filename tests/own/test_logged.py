@@ -1,0 +1,116 @@
+"""Logged transitions: there and back, and what does not fit."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pombu import POMBU, SAC, UsageError
+from pombu.cli import main
+from pombu.data import read_logged, write_logged
+from pombu.envs import Episode, collect, load
+from pombu.training.run import open_run
+
+TASK = load("probes:corridor")
+
+
+@pytest.fixture(scope="module")
+def episodes() -> list[Episode]:
+    rng = np.random.default_rng(0)
+    return collect(TASK, lambda *_: rng.uniform(-1, 1, (6, 1)), range(6))
+
+
+def same(one: list[Episode], two: list[Episode]) -> bool:
+    return len(one) == len(two) and all(
+        np.array_equal(a.observations, b.observations)
+        and np.array_equal(a.actions, b.actions)
+        and np.array_equal(a.rewards, b.rewards)
+        and a.terminated == b.terminated
+        for a, b in zip(one, two, strict=True)
+    )
+
+
+def test_there_and_back(episodes: list[Episode], tmp_path: Path) -> None:
+    assert len({episode.terminated for episode in episodes}) == 2
+    write_logged(tmp_path / "data.npz", episodes)
+    assert same(read_logged(tmp_path / "data.npz", TASK), episodes)
+
+
+def arrays(episodes: list[Episode]) -> dict[str, Any]:
+    ends = np.concatenate([np.arange(len(e)) == len(e) - 1 for e in episodes])
+    terminated = np.concatenate([[e.terminated] * len(e) for e in episodes])
+    return {
+        "observations": np.concatenate([e.observations for e in episodes]),
+        "actions": np.concatenate([e.actions for e in episodes]),
+        "rewards": np.concatenate([e.rewards for e in episodes]),
+        "terminations": ends & terminated,
+        "truncations": ends & ~terminated,
+    }
+
+
+def test_loose_transitions(episodes: list[Episode], tmp_path: Path) -> None:
+    """Without end flags, an episode ends where the next row begins elsewhere."""
+    given = arrays(episodes)
+    given["observations"] = np.concatenate([e.observations[:-1] for e in episodes])
+    given["next_observations"] = np.concatenate([e.observations[1:] for e in episodes])
+    given["truncations"][:] = False
+    np.savez(tmp_path / "data.npz", **given)
+    assert same(read_logged(tmp_path / "data.npz", TASK), episodes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rewards": None}, "no array 'rewards'; it must have observations"),
+        ({"actions": np.zeros((3, 1))}, "3 rows of actions"),
+        ({"actions": np.zeros((3, 2))}, "environment's have 1 entries"),
+        ({"observations": np.zeros((9, 2))}, "has 9 observations, but"),
+        ({"rewards": np.full(1000, np.nan)}, "rewards that are not finite"),
+    ],
+)
+def test_misfits(
+    change: dict[str, Any], message: str, episodes: list[Episode], tmp_path: Path
+) -> None:
+    given = {k: v for k, v in {**arrays(episodes), **change}.items() if v is not None}
+    np.savez(tmp_path / "data.npz", **given)
+    with pytest.raises(UsageError, match=message) as caught:
+        read_logged(tmp_path / "data.npz", TASK)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_such_file_or_no_npz(tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_text("no")
+    for name in ("text.npz", "absent.npz"):
+        with pytest.raises(UsageError, match="cannot be read"):
+            read_logged(tmp_path / name, TASK)
+
+
+def test_objects_in_a_file_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", observations=np.array([{}], dtype=object))
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_logged(tmp_path / "data.npz", TASK)
+
+
+def test_training_starts_from_data_and_resumes_with_it(
+    episodes: list[Episode], tmp_path: Path
+) -> None:
+    write_logged(tmp_path / "data.npz", episodes)
+    run = tmp_path / "run"
+    flags = ["--preset", "smoke", "--total-steps", "1", "--out", str(run)]
+    data = ["--data", str(tmp_path / "data.npz")]
+    assert main(["train", "--env", "probes:corridor", *flags, *data]) == 0
+    assert main(["resume", str(run), "--env", "probes:corridor"]) == 0
+    assert open_run(run).spec.total_steps == 1
+    agent = POMBU("probes:corridor", preset="smoke", data=tmp_path / "data.npz")
+    assert int(agent.state.real_steps) == 0
+    assert agent.episodes.steps == sum(map(len, episodes))
+    assert int(agent.state.experience.observation.count) == agent.episodes.steps
+
+
+def test_algorithms_that_cannot_say_so(episodes: list[Episode], tmp_path: Path) -> None:
+    pytest.importorskip("stable_baselines3")
+    write_logged(tmp_path / "data.npz", [replace(episodes[0])])
+    with pytest.raises(UsageError, match="sac cannot start from logged data"):
+        SAC("probes:corridor", preset="smoke", data=tmp_path / "data.npz")
