@@ -13,6 +13,7 @@ from pombu.benchmarks import (
     collection,
     comparison,
     growth,
+    planners,
     suite,
     workload,
 )
@@ -37,6 +38,12 @@ PROMISED = (
     "baselines.trpo.steps_per_s",
     "baselines.metrpo.steps_per_s",
     "baselines.slbo.steps_per_s",
+    "pets.per_s",
+    "pets.share_of_limit",
+    "steve.per_s",
+    "steve.share_of_limit",
+    "mbmpo.per_s",
+    "mbmpo.share_of_limit",
     "iteration.growth_200k_over_20k",
     "compile.seconds",
     "memory.peak_mb",
@@ -56,6 +63,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "STORED", 400)
     monkeypatch.setattr(baselines, "TRAJECTORIES", 2)
     monkeypatch.setattr(baselines, "POLICY_UPDATES", 2)
+    monkeypatch.setattr(planners, "measure", partial(planners.measure, sizes="smoke"))
+    monkeypatch.setattr(planners, "STORED", 400)
+    monkeypatch.setattr(planners, "UPDATES", 2)
     grown = {20_000: 2.0, 100_000: 2.1, 200_000: 2.5}
     monkeypatch.setattr(growth, "measure", lambda whole: grown)
 
@@ -121,6 +131,9 @@ FIGURES = {
     "uncertainty": {"with_seconds": 1.1, "without_seconds": 1.0, "overhead": 0.1},
     "pombu_over_meppo": 1.1,
     "baselines": {"trpo": {"seconds": 1.0, "steps_per_s": 1000.0}},
+    "pets": LOOP,
+    "steve": LOOP,
+    "mbmpo": LOOP,
     "iteration": {
         "measured": "fit and update",
         "seconds": {"20000": 2.0, "200000": 2.2},

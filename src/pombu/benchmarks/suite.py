@@ -10,7 +10,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from pombu.benchmarks import baselines, collection, growth, limit, without
+from pombu.benchmarks import (
+    baselines,
+    collection,
+    growth,
+    limit,
+    planners,
+    without,
+)
 from pombu.benchmarks.comparison import compare
 from pombu.benchmarks.timing import CompileClock, take_turns
 from pombu.benchmarks.workload import Workload, paper_workload
@@ -69,6 +76,7 @@ def run(effort: Effort, say: Callable[[str], None]) -> Figures:
         **compared,
         **uncertain,
         "baselines": baselines.measure(effort.repeats, effort.budget),
+        **planners.measure(effort.repeats, effort.budget, limits["f32_gflops"]),
         "iteration": {
             "measured": "iteration" if effort.whole_iterations else "fit and update",
             "seconds": {str(size): spent for size, spent in iteration.items()},

@@ -198,18 +198,18 @@ def with_experience(learner: Learner, episodes: Sequence[Episode]) -> State:
     return known
 
 
-def _products(inputs: int, hidden: Sequence[int], outputs: int) -> list[int]:
+def products(inputs: int, hidden: Sequence[int], outputs: int) -> list[int]:
     """Multiplications per row in each layer."""
     sizes = (inputs, *hidden, outputs)
     return [i * o for i, o in itertools.pairwise(sizes)]
 
 
-def _forward(products: Sequence[int]) -> int:
+def forward(products: Sequence[int]) -> int:
     """Operations per row to predict: a multiplication and an addition each."""
     return 2 * sum(products)
 
 
-def _backward_too(products: Sequence[int]) -> int:
+def backward_too(products: Sequence[int]) -> int:
     """Operations per row of a gradient step; nothing flows back into the inputs."""
     return 6 * sum(products) - 2 * products[0]
 
@@ -228,11 +228,11 @@ class Operations:
 def operations(task: Task, config: POMBUConfig) -> Operations:
     """Count them from the sizes of the networks."""
     obs, act = task.observation_dim, task.action_dim
-    member = _products(obs + act, config.model.hidden, obs)
-    policy = _products(obs, config.policy.hidden, act)
-    value = _products(obs, config.value.hidden, 1)
+    member = products(obs + act, config.model.hidden, obs)
+    policy = products(obs, config.policy.hidden, act)
+    value = products(obs, config.value.hidden, 1)
     return Operations(
-        config.model.members * (_forward(member) + _forward(value)) + _forward(policy),
-        _backward_too(member),
-        _backward_too(policy) + _backward_too(value),
+        config.model.members * (forward(member) + forward(value)) + forward(policy),
+        backward_too(member),
+        backward_too(policy) + backward_too(value),
     )

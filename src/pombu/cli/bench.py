@@ -75,6 +75,14 @@ def show(figures: dict[str, Any]) -> None:
     table.add_row("POMBU over MEPPO", f"{figures['pombu_over_meppo']:.2f}x")
     for name, speed in figures["baselines"].items():
         table.add_row(name, f"{speed['steps_per_s']:,.0f} imagined steps/s")
+    for name, unit in (
+        ("pets", "actions"),
+        ("steve", "updates"),
+        ("mbmpo", "meta-steps"),
+    ):
+        part = figures[name]
+        share = f"{part['share_of_limit']:.2f}"
+        table.add_row(name, f"{part['per_s']:,.3g} {unit}/s", share)
     iteration = figures["iteration"]
     for size, spent in iteration["seconds"].items():
         table.add_row(

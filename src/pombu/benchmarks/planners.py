@@ -1,0 +1,162 @@
+"""How fast PETS acts, STEVE updates and MB-MPO meta-steps, at their `fast` sizes.
+
+Each is compared with the machine's limit by the operations in matrix products that the
+algorithm asks for on HalfCheetah.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from pombu.algorithms import mbmpo, pets, steve
+from pombu.benchmarks.timing import Work, take_turns
+from pombu.benchmarks.workload import (
+    SEED,
+    TASK,
+    backward_too,
+    forward,
+    products,
+    random_episodes,
+)
+from pombu.data import learn_from
+from pombu.envs import Task, load
+from pombu.presets import preset
+from pombu.randomness import Keys
+from pombu.training.episodes import EpisodeStore
+from pombu.training.stages import StageTimer
+
+STORED = 2000
+UPDATES = 50
+"""Of STEVE in each timed piece."""
+
+
+def measure(
+    repeats: int, budget: float, f32_gflops: float, sizes: str = "fast"
+) -> dict[str, dict[str, float]]:
+    """Actions, updates and meta-steps per second, and their shares of the limit.
+
+    Args:
+        repeats: rounds.
+        budget: seconds after which no further round begins.
+        f32_gflops: the machine's limit.
+        sizes: the preset to take them from.
+    """
+    task = load(TASK)
+    planner = pets.Learner(task, preset("pets", sizes, TASK))
+    expander = steve.Learner(task, preset("steve", sizes, TASK))
+    config = replace(preset("mbmpo", sizes, TASK), updates=1)
+    adapter = mbmpo.Learner(task, config)
+    work: dict[str, Work] = {
+        "pets": actions(planner),
+        "steve": updates(expander),
+        "mbmpo": meta_step(adapter),
+    }
+    amount = {"pets": planner.config.trajectories, "steve": UPDATES, "mbmpo": 1}
+    operations = {
+        "pets": action_operations(planner),
+        "steve": update_operations(expander),
+        "mbmpo": meta_step_operations(adapter),
+    }
+    times = take_turns(work, repeats, budget)
+    return {
+        name: {
+            "seconds": times.median(name) / amount[name],
+            "per_s": (speed := amount[name] / times.median(name)),
+            "share_of_limit": speed * operations[name] / 1e9 / f32_gflops,
+        }
+        for name in work
+    }
+
+
+def actions(learner: pets.Learner) -> Work:
+    """An action for each of the trajectories that are collected side by side.
+
+    Every search has a plan to go on from, as all but an episode's first have.
+    """
+    state, episodes, _ = prepared(learner, learner.config.gamma)
+    controller = learner.policy(state)
+    observations = np.stack([e.observations[0] for e in episodes])
+    observations = observations[: learner.config.trajectories]
+    return lambda: controller(observations, True, jax.random.key(SEED))
+
+
+def updates(learner: steve.Learner) -> Work:
+    """Updates of models and actor-critic, side by side."""
+    episodes = random_episodes(learner.task, STORED)
+    state, (data, filled) = learner.init(SEED), learner.data(episodes)
+    keys = Keys(SEED, 0)
+    return lambda: learner.train(state, data, filled, UPDATES, keys)[0]
+
+
+def meta_step(learner: mbmpo.Learner) -> Work:
+    """Rollouts before and after adaptation, and the outer step."""
+    state, episodes, keys = prepared(learner, learner.config.returns.gamma)
+    # Untrained members predict large changes; small ones let no trajectory run away.
+    tamed = eqx.tree_at(
+        lambda s: s.ensemble.layers[-1].gain, state, replace_fn=lambda gain: 0.05 * gain
+    )
+    stage, tasks = StageTimer(), learner.tasks(tamed)
+    return lambda: learner.meta_step(tamed.policy, 0, tasks, episodes, keys, stage)
+
+
+def prepared(learner: Any, gamma: float) -> tuple[Any, EpisodeStore, Keys]:
+    """An untrained state with the experience of random episodes."""
+    episodes = EpisodeStore(random_episodes(learner.task, STORED))
+    state = learner.init(SEED)
+    experience = learn_from(state.experience, list(episodes), gamma)
+    known = eqx.tree_at(lambda s: s.experience, state, experience)
+    return known, episodes, Keys(SEED, 0)
+
+
+def _sizes(task: Task) -> tuple[int, int]:
+    return task.observation_dim, task.action_dim
+
+
+def action_operations(learner: pets.Learner) -> int:
+    """One search: every member or particle predicts every step of every candidate."""
+    obs, act = _sizes(learner.task)
+    config, planner = learner.config, learner.config.planner
+    member = products(obs + act, config.model.hidden, 2 * obs)
+    moved = config.model.members if planner.propagation == "mean" else planner.particles
+    rounds = planner.iterations if planner.kind == "cem" else 1
+    steps = rounds * planner.population * planner.horizon
+    return steps * moved * forward(member)
+
+
+def update_operations(learner: steve.Learner) -> int:
+    """Expanded targets, and gradient steps of all five groups of networks."""
+    obs, act = _sizes(learner.task)
+    config, nets = learner.config, learner.config.actor_critic
+    transition = products(obs + act, config.model.hidden, obs)
+    inner = products(2 * obs + act, config.model.reward_hidden, 1)
+    actor = products(obs, nets.actor_hidden, act)
+    critic = products(obs + act, nets.critic_hidden, 1)
+    members = config.model.members
+    modelled = forward(transition) + 2 * members * forward(inner)
+    valued = forward(actor) + nets.members * forward(critic)
+    expanded = members * (config.expansion * modelled + (config.expansion + 1) * valued)
+    learned = backward_too(transition) + 2 * backward_too(inner)
+    improved = backward_too(critic) + backward_too(actor)
+    # The actor's gradient comes through every critic, whose own weights stay.
+    improved += nets.members * 2 * forward(critic)
+    return config.batch_size * (expanded + learned + improved)
+
+
+def meta_step_operations(learner: mbmpo.Learner) -> int:
+    """Two rollouts of every task, and the derivatives of the outer step.
+
+    An evaluation of the outer objective takes a gradient step and a prediction per
+    sample; its gradient, and each Fisher-vector product, about three times as much.
+    """
+    obs, act = _sizes(learner.task)
+    config = learner.config
+    member = products(obs + act, config.model.hidden, obs)
+    policy = products(obs, config.policy.hidden, act)
+    samples = config.tasks * config.imagination.trajectories * learner.task.horizon
+    imagined = 2 * (forward(member) + forward(policy))
+    evaluation = backward_too(policy) + forward(policy)
+    derivatives = config.trust_region.conjugate_gradients + 2
+    return samples * (imagined + (3 * derivatives + 1) * evaluation)
