@@ -1,0 +1,279 @@
+"""PETS-U and STEVE-U: what Algorithm 1 changes inside two other methods.
+
+The paper's authors name this as the next step. On Point2D the models are misled in one
+region, so the effect can be seen by itself; on HalfCheetah both methods learn with and
+without it.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from pombu.actor_critic import Frozen, expanded_targets
+from pombu.algorithms import pets
+from pombu.algorithms.registry import make
+from pombu.config import STEVEConfig
+from pombu.envs import collect, load
+from pombu.expansion import init_actor_critic, init_model, target_samples
+from pombu.presets import preset
+from pombu.randomness import Keys
+from pombu.studies import artifacts
+from pombu.studies.mirage import (
+    as_transitions,
+    inside,
+    misled_model,
+    misled_planner,
+    optimal_values,
+    sample,
+    taught,
+)
+from pombu.studies.reproductions import Profile
+from pombu.studies.style import BLUE, GREY, VERMILLION, grid, style
+from pombu.training.episodes import EpisodeStore
+from pombu.training.stages import StageTimer
+
+SUMMARY = "PETS-U and STEVE-U: Algorithm 1 inside two other methods (an hour)"
+DEFAULT: Profile = "fast"
+
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "pets": {"PETS": {}, "PETS-U": {"kappa": 1.0}},
+    "steve": {"STEVE": {}, "STEVE-U": {"weighting": "bellman"}},
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Sizes of the experiment."""
+
+    seeds: tuple[int, ...]
+    kappas: tuple[float, ...]
+    episodes: int
+    """Real episodes for each kappa, which start in or behind the region."""
+    samples: int
+    """Made-up steps that each of PETS's members learns from."""
+    lessons: int
+    """Gradient steps of STEVE's networks."""
+    points: int
+    """Real steps whose targets are compared."""
+    preset: str
+    """Of the HalfCheetah runs."""
+    cheetah_seeds: tuple[int, ...]
+    pets_steps: int
+    steve_steps: int
+
+
+PROFILES: dict[Profile, Settings] = {
+    "smoke": Settings((0,), (0.0, 1.0), 2, 60, 20, 60, "smoke", (0,), 800, 800),
+    "fast": Settings(
+        (0, 1, 2),
+        (0.0, 0.25, 0.5, 1.0, 2.0, 4.0),
+        20,
+        3000,
+        3000,
+        2000,
+        "fast",
+        (0,),
+        6000,
+        12_000,
+    ),
+    "paper": Settings(
+        (0, 1, 2, 3, 4),
+        (0.0, 0.25, 0.5, 1.0, 2.0, 4.0),
+        50,
+        6000,
+        10_000,
+        5000,
+        "fast",
+        (0, 1, 2),
+        20_000,
+        50_000,
+    ),
+}
+
+
+def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
+    """Run all three parts, draw and write everything."""
+    settings = PROFILES[profile]
+    planned = [row for seed in settings.seeds for row in plan_by_kappa(seed, settings)]
+    targets = [row for seed in settings.seeds for row in target_errors(seed, settings)]
+    curves = [
+        row
+        for algorithm in VARIANTS
+        for seed in settings.cheetah_seeds
+        for row in cheetah_curves(algorithm, seed, settings)
+    ]
+    tables = {
+        "point-pets": (("seed", "kappa", "return", "share_inside"), planned),
+        "point-steve": (("seed", "where", "target", "rms_error", "bias"), targets),
+        "cheetah": (("method", "seed", "real_steps", "return_real"), curves),
+    }
+    for name, (columns, rows) in tables.items():
+        artifacts.write_csv(out / f"{name}.csv", columns, rows)
+    with style():
+        artifacts.save_figure(draw(planned, targets, curves), out, "uncertainty-inside")
+    numbers = summary(planned, targets, curves)
+    artifacts.write_json(out / "summary.json", numbers)
+    artifacts.write_provenance(out, "uncertainty-inside", profile, settings)
+    return numbers
+
+
+def plan_by_kappa(seed: int, settings: Settings) -> list[tuple[Any, ...]]:
+    """Real returns on Point2D of a planner whose models are misled, by kappa."""
+    task = load("Point2D")
+    config = preset("pets", "fast", "Point2D")
+    state = misled_planner(config, task, settings.samples, seed)
+    rows = []
+    for kappa in settings.kappas:
+        learner = pets.Learner(task, replace(config, kappa=kappa))
+        keys = Keys(seed, 1)
+        act = learner.policy(state).acting(keys.jax("act"))
+        episodes = collect(task, act, starts_behind(task, settings.episodes))
+        returns = [episode.rewards.sum() for episode in episodes]
+        within = [inside(episode.observations).mean() for episode in episodes]
+        rows.append((seed, kappa, float(np.mean(returns)), float(np.mean(within))))
+        say(f"Point2D, seed {seed}, kappa {kappa:g}: return {rows[-1][2]:.2f}")
+    return rows
+
+
+def starts_behind(task: Any, number: int) -> list[int]:
+    """Reset seeds of episodes whose straight way to the origin touches the region."""
+    found: list[int] = []
+    seed = 0
+    env = task.make()
+    while len(found) < number:
+        first = env.reset(seed=seed)[0]
+        along = np.linspace(0, 1, 50)[:, None] * first
+        if inside(along).any():
+            found.append(seed)
+        seed += 1
+    env.close()
+    return found
+
+
+def target_errors(seed: int, settings: Settings) -> list[tuple[Any, ...]]:
+    """Errors of STEVE's targets on Point2D, in and out of the misleading region."""
+    config: STEVEConfig = preset("steve", "fast", "Point2D")
+    rng, keys = np.random.default_rng([seed, 2]), Keys(seed, 2)
+    model = misled_model(
+        init_model(keys.jax("model"), 2, 2, config.model), config, settings.lessons, rng
+    )
+    networks = taught(
+        init_actor_critic(keys.jax("networks"), 2, 2, config.actor_critic),
+        settings.lessons,
+        config.gamma,
+        0.5,
+        config.actor_critic.learning_rate,
+        rng,
+    )
+    real = sample(settings.points, 0.0, rng)
+    values = optimal_values(real.following, config.gamma, 60)
+    truth = real.rewards + config.gamma * values
+    steps, frozen = as_transitions([real]), Frozen(networks.critics, model)
+    setting = (model, networks, steps, config.gamma, config.expansion)
+    horizons = np.asarray(target_samples(*setting)).mean((1, 2, 3))
+    found = {f"horizon {i}": target for i, target in enumerate(horizons)}
+    for name, changes in VARIANTS["steve"].items():
+        changed = replace(config, **changes)
+        target, _ = expanded_targets(frozen, networks.actor, steps, changed)
+        found[name] = np.asarray(target)
+    touched = inside(real.states) | inside(real.following)
+    rows = []
+    for where, mask in (("inside", touched), ("outside", ~touched)):
+        for name, target in found.items():
+            gap = (target - truth)[mask]
+            error = float(np.sqrt(np.mean(gap**2)))
+            rows.append((seed, where, name, error, float(gap.mean())))
+            say(f"Point2D, seed {seed}, {where}, {name}: error {error:.3f}")
+    return rows
+
+
+def cheetah_curves(
+    algorithm: str, seed: int, settings: Settings
+) -> list[tuple[Any, ...]]:
+    """Learning curves on HalfCheetah of both variants of a method."""
+    steps = settings.pets_steps if algorithm == "pets" else settings.steve_steps
+    rows = []
+    for name, changes in VARIANTS[algorithm].items():
+        config = replace(preset(algorithm, settings.preset, "HalfCheetah"), **changes)
+        learner = make(algorithm, load(config.env), config)
+        state, episodes = learner.init(seed), EpisodeStore()
+        while int(state.real_steps) < steps:
+            state, metrics = learner.iterate(state, episodes, StageTimer())
+            row = (name, seed, int(state.real_steps), metrics["return_real"])
+            say(f"HalfCheetah, {name}, seed {seed}: {row[3]:.0f} at {row[2]} steps")
+            rows.append(row)
+    return rows
+
+
+def summary(
+    planned: Sequence[tuple[Any, ...]],
+    targets: Sequence[tuple[Any, ...]],
+    curves: Sequence[tuple[Any, ...]],
+) -> dict[str, Any]:
+    """Means over seeds, and the last return of every curve."""
+    last = {(row[0], row[1]): row[3] for row in curves}
+    return {
+        "point_return_by_kappa": _means(planned, 1, 2),
+        "point_share_inside_by_kappa": _means(planned, 1, 3),
+        "point_target_error": {
+            where: _means([row for row in targets if row[1] == where], 2, 3)
+            for where in ("inside", "outside")
+        },
+        "cheetah_last_return": {
+            method: [value for (name, _), value in last.items() if name == method]
+            for method in dict.fromkeys(row[0] for row in curves)
+        },
+    }
+
+
+def draw(
+    planned: Sequence[tuple[Any, ...]],
+    targets: Sequence[tuple[Any, ...]],
+    curves: Sequence[tuple[Any, ...]],
+) -> Figure:
+    """Return by kappa, target errors by region, and learning curves."""
+    figure, axes = grid(1, 4, width=2.9, height=2.7)
+    ax = axes[0, 0]
+    for seed in dict.fromkeys(row[0] for row in planned):
+        own = [row for row in planned if row[0] == seed]
+        ax.plot([r[1] for r in own], [r[2] for r in own], color=GREY, lw=0.8)
+    means = _means(planned, 1, 2)
+    ax.plot(list(means), list(means.values()), color=BLUE, marker="o", label="mean")
+    ax.set(title="PETS-U, Point2D misled", xlabel="κ", ylabel="real return")
+    ax = axes[0, 1]
+    names = list(dict.fromkeys(row[2] for row in targets))
+    for offset, (where, color) in enumerate(
+        (("inside", VERMILLION), ("outside", BLUE))
+    ):
+        means = _means([row for row in targets if row[1] == where], 2, 3)
+        places = np.arange(len(names)) + 0.4 * offset
+        ax.bar(places, [means[name] for name in names], 0.38, color=color, label=where)
+    labels = [name.replace("horizon ", "H=") for name in names]
+    ax.set_xticks(np.arange(len(names)) + 0.2, labels, rotation=45)
+    ax.set(title="STEVE-U, Point2D misled", ylabel="error of targets")
+    ax.legend()
+    for ax, variants in zip(axes[0, 2:], VARIANTS.values(), strict=True):
+        for name, color in zip(variants, (GREY, VERMILLION), strict=True):
+            means = _means([row for row in curves if row[0] == name], 2, 3)
+            ax.plot(list(means), list(means.values()), color=color, label=name)
+        ax.set(title="HalfCheetah", xlabel="real steps", ylabel="real return")
+        ax.legend()
+    return figure
+
+
+def _means(rows: Sequence[tuple[Any, ...]], by: int, of: int) -> dict[Any, float]:
+    """Mean of one column for every value of another."""
+    return {
+        key: float(np.mean([row[of] for row in rows if row[by] == key]))
+        for key in dict.fromkeys(row[by] for row in rows)
+    }
+
+
+def say(line: str) -> None:
+    """Tell on stderr how it goes."""
+    print(line, file=sys.stderr, flush=True)
