@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from pages import ROOT
 
+from pombu.cli import main
+from pombu.studies.study_file import read_study
+
+STUDY = ROOT / "examples" / "study.toml"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SAYS = {
     "demo": "Return per episode: random",
@@ -38,3 +42,13 @@ def test_examples_run(path: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert SAYS.get(path.stem, "") in done.stdout
+
+
+def test_the_study_is_small_and_read() -> None:
+    assert len(STUDY.read_text().splitlines()) < 40
+    assert len(read_study(STUDY).jobs()) == 8
+
+
+@pytest.mark.slow
+def test_the_study_runs(tmp_path: Path) -> None:
+    assert main(["study", str(STUDY), "--out", str(tmp_path / "study")]) == 0
