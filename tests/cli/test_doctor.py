@@ -25,6 +25,13 @@ def test_a_missing_extra_names_its_remedy() -> None:
     assert not found.required
 
 
+def test_the_table_keeps_the_brackets_of_a_remedy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    doctor.show([doctor.extra("wandb", ("no-such-package",))])
+    assert "pip install 'pombu[wandb]'" in capsys.readouterr().out
+
+
 def test_a_missing_core_package_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = doctor.package("no-such-package")
     assert missing.remedy == "pip install no-such-package"

@@ -177,6 +177,7 @@ def disk(folder: Path) -> Finding:
 def show(findings: list[Finding]) -> None:
     """Print the findings as a table."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None)
@@ -186,5 +187,6 @@ def show(findings: list[Finding]) -> None:
         mark = "[green]✓[/]" if not found.remedy else "[yellow]•[/]"
         if found.remedy and found.required:
             mark = "[red]✗[/]"
-        table.add_row(mark, found.subject, found.state, found.remedy)
+        said = (found.subject, found.state, found.remedy)
+        table.add_row(mark, *map(escape, said))
     Console().print(table)
