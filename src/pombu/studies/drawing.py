@@ -30,7 +30,8 @@ def draw_returns(
     panels = results.panels
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
-    figure, axes = grid(rows, columns, width=3.6, height=2.9)
+    width, height = (5.2, 3.4) if len(panels) == 1 else (3.6, 2.9)
+    figure, axes = grid(rows, columns, width=width, height=height)
     for panel, axis in zip(panels, axes.flat, strict=False):
         draw_panel(axis, panel, results.of(panel), seeds, published)
     for axis in axes.flat[len(panels) :]:
@@ -178,7 +179,7 @@ def add_legend(figure: Figure, results: Results, published: bool) -> None:
             )
         )
     # An entry takes a bit more than an inch; more of them would be cut off.
-    columns = min(len(handles), int(figure.get_figwidth() / 1.25))
+    columns = min(len(handles), int(figure.get_figwidth() / 1.15))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 

@@ -1,8 +1,10 @@
 """A Ray cluster as the place where a study's runs happen."""
 
+import inspect
 import logging
 import os
 import socket
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,13 +35,7 @@ class RayBackend:
             UsageError: Ray is not installed, or no machine has the resources.
             RunError: No cluster answers.
         """
-        try:
-            import ray
-        except ImportError:
-            raise UsageError(
-                "--backend ray needs Ray: install it with pip install 'pombu[ray]'."
-            ) from None
-        self._ray: Any = ray
+        self._ray = _import_ray(place)
         self._cores = place.cores_per_run
         self._workers = place.workers
         self._retries = place.retries
@@ -49,12 +45,14 @@ class RayBackend:
         """The worker process of each run that goes on."""
         self._connect(place)
         self._require_room(place.gpus_per_run)
-        # A process per run, as on one machine: threads are counted when it starts.
-        self._task = ray.remote(train_remotely).options(
+        # Ray wants the generator itself, not a wrapper that checks its types.
+        self._task = self._ray.remote(inspect.unwrap(train_remotely)).options(
             num_cpus=place.cores_per_run,
             num_gpus=place.gpus_per_run,
             num_returns="streaming",
             max_retries=0,
+            # A process per run, as on one machine: threads are counted at its start.
+            max_calls=1,
         )
 
     @property
@@ -122,12 +120,8 @@ class RayBackend:
             "log_to_driver": False,
         }
         if place.address is None:
-            # Without a token anyone who reaches the ports could run code here.
-            os.environ.setdefault("RAY_AUTH_MODE", "token")
             number = (place.workers or 0) * place.cores_per_run or cores.count()
             options |= {"num_cpus": number, "include_dashboard": False}
-        else:
-            _require_listener(place.address)
         try:
             self._ray.init(address=place.address or "local", **options)
         except Exception as error:
@@ -148,6 +142,22 @@ class RayBackend:
                 f"no machine of the cluster has {self._cores} cores and {gpus:g} GPUs "
                 "for one run: ask for less."
             )
+
+
+def _import_ray(place: "Place") -> Any:
+    if place.address is not None:
+        _require_listener(place.address)
+    elif "ray" not in sys.modules:
+        # Without a token anyone who reaches the ports could run code here. Ray looks
+        # at this when it is imported; newer versions have it on by themselves.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    try:
+        import ray
+    except ImportError:
+        raise UsageError(
+            "--backend ray needs Ray: install it with pip install 'pombu[ray]'."
+        ) from None
+    return ray
 
 
 def _require_listener(address: str) -> None:

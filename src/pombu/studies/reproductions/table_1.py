@@ -39,7 +39,7 @@ def draw(results: Results) -> Mapping[str, Figure]:
     """The table as a picture."""
     (panel,) = results.panels
     note = (
-        "Hours are wall-clock, ours on the cores of a run, the paper's on one GPU; "
+        "Hours are wall-clock, ours on the cores of a run, the paper's on one GPU;\n"
         "ours of the uncertainty are minutes of one core."
     )
     if panel.preset == "smoke":

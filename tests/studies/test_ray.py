@@ -1,0 +1,157 @@
+"""A study on Ray: a real cluster on loopback, a killed worker, and bad addresses."""
+
+import importlib.util
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pombu.cli import main
+from pombu.errors import RunError, UsageError
+from pombu.studies.backends import LocalBackend
+from pombu.studies.jobs import Job, plan
+from pombu.studies.parcels import Parcel, pack, unpack
+from pombu.studies.places import Place
+from pombu.studies.progress import RunProgress
+from pombu.studies.ray_worker import train_remotely
+from pombu.studies.study import run_study
+from pombu.training.metrics import deterministic, read_rows
+from pombu.training.run import create
+
+# Not imported here: Ray reads its authentication mode at that moment.
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("Ray is not installed", allow_module_level=True)
+
+JOBS = [
+    Job(
+        algorithm,
+        "Point2D",
+        seed,
+        "smoke",
+        180,
+        overrides=(("updates", 1), ("model.max_steps", 5)),
+    )
+    for algorithm in ("pombu", "meppo")
+    for seed in (0, 1)
+]
+
+
+def test_a_folder_travels_change_by_change(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "checkpoints" / "000001").mkdir(parents=True)
+    (source / "checkpoints" / "000001" / "state").write_bytes(b"1")
+    (source / "config.json").write_text("{}")
+    (source / "lock").write_text("4")
+    (source / ".x.tmp").write_text("half")
+    target.mkdir()
+    parcel, known = pack(source, {})
+    assert set(parcel.files) == {"config.json", "checkpoints/000001/state"}
+    unpack(parcel, target)
+
+    (source / "checkpoints" / "000001" / "state").unlink()
+    (source / "checkpoints" / "000002").mkdir()
+    (source / "checkpoints" / "000002" / "state").write_bytes(b"2")
+    parcel, known = pack(source, known)
+    assert parcel.gone == ("checkpoints/000001/state",)
+    assert set(parcel.files) == {"checkpoints/000002/state"}
+    unpack(parcel, target)
+    assert not (target / "checkpoints" / "000001").exists()
+    assert (target / "checkpoints" / "000002" / "state").read_bytes() == b"2"
+    assert pack(source, known)[0] == Parcel()
+
+
+def test_a_parcel_cannot_leave_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="leads out"):
+        unpack(Parcel({"../escaped": b""}), tmp_path)
+
+
+def test_a_worker_reports_why_a_run_failed(tmp_path: Path) -> None:
+    job = Job(
+        "meppo", "Point2D", 0, "smoke", 60, overrides=(("policy.minibatch", 10**6),)
+    )
+    create(tmp_path / job.name, job.spec())
+    parcel, _ = pack(tmp_path / job.name, {})
+    before = os.sched_getaffinity(0)
+    begun, ended = train_remotely(job.name, parcel, 1, None)
+    assert begun.ending is None
+    assert begun.pid == os.getpid()
+    assert ended.ending == "failed"
+    assert b"minibatch of 1000000" in ended.parcel.files["failure.txt"]
+    assert os.sched_getaffinity(0) == before
+
+
+def free_port() -> int:
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return int(made.getsockname()[1])
+
+
+def test_an_address_where_no_one_listens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(RunError, match=f"no Ray cluster answers at {address}"):
+        Place(backend="ray", address=address).open()
+    with pytest.raises(UsageError, match="is no address of a Ray cluster"):
+        Place(backend="ray", address="somewhere").open()
+    (tmp_path / "study.toml").write_text(
+        'algorithms = ["meppo"]\ntasks = ["Point2D"]\npreset = "smoke"\n'
+    )
+    command = ["study", str(tmp_path / "study.toml"), "--out", str(tmp_path / "runs")]
+    assert main([*command, "--backend", "ray", "--address", address]) == 1
+    error = capsys.readouterr().err
+    assert f"no Ray cluster answers at {address}" in error
+    assert error.count("\n") == 1
+
+
+class Killer:
+    """Watches a study, and kills a worker once its run is under way."""
+
+    def __init__(self) -> None:
+        self.backend: object = None
+        self.killed: list[int] = []
+        self.words: list[str] = []
+
+    def show(self, runs: Sequence[RunProgress], slots: int) -> None:
+        for run in runs:
+            under_way = run.state == "running" and 0 < run.real_steps < run.total_steps
+            if under_way and not self.killed:
+                pids = self.backend.pids  # type: ignore[attr-defined]
+                pid = next(pid for path, pid in pids.items() if path.name == run.name)
+                os.kill(pid, signal.SIGKILL)
+                self.killed.append(pid)
+
+    def say(self, text: str) -> None:
+        self.words.append(text)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two by two runs on a cluster with its token on, and the same on this machine."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef0123456789abcdef")
+    local, remote = tmp_path / "local", tmp_path / "remote"
+    watcher = Killer()
+    watcher.backend = backend = Place(backend="ray", workers=2).open()
+    outcome = run_study(plan(JOBS, remote), remote, backend, watcher)
+    assert outcome.finished, [run.failure for run in outcome.failed]
+    assert len(watcher.killed) == 1
+
+    watcher.killed.append(0)
+    here = run_study(plan(JOBS, local), local, LocalBackend(2), watcher)
+    assert here.finished
+    for job in JOBS:
+        ours = rows(remote / job.name)
+        assert [row["iteration"] for row in ours] == [1, 2, 3]
+        assert ours == rows(local / job.name)
+        evaluation = (local / job.name / "evaluation.json").read_bytes()
+        assert (remote / job.name / "evaluation.json").read_bytes() == evaluation
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    return [deterministic(row) for row in read_rows(folder / "metrics.csv")[1]]
