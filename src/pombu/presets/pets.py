@@ -7,7 +7,7 @@ into the task's episodes, which are then planned side by side.
 from dataclasses import replace
 
 from pombu.config import GaussianModelConfig, PETSConfig, PlannerConfig, ValueConfig
-from pombu.presets.sizes import horizon_of, trajectories
+from pombu.presets.sizes import horizon_of, is_own, trajectories
 
 _REAL_STEPS = 1000
 _TOTAL = 200_000
@@ -43,8 +43,8 @@ def fast(task: str, horizon: int | None) -> PETSConfig:
             weight_decay=(2.5e-5, 5e-5, 7.5e-5),
         ),
         planner=PlannerConfig(
-            horizon=15,
-            population=200,
+            horizon=20,
+            population=150,
             elites=15,
             iterations=3,
             propagation="mean",
@@ -52,6 +52,10 @@ def fast(task: str, horizon: int | None) -> PETSConfig:
     )
     if task.startswith("Point"):
         return _fast_point(base)
+    if is_own(task):
+        # How far ahead is far enough is not known, so look as far as the paper does.
+        far = replace(base.planner, horizon=30, population=100, elites=10)
+        return replace(base, planner=far)
     return base
 
 
