@@ -5,17 +5,19 @@ written again from these copies alone.
 """
 
 import json
+import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from pombu.studies.artifacts import save_figure
 from pombu.studies.curves import Curve, draw_returns, read_curves
 from pombu.studies.results_page import KEPT
-from pombu.training.run import CONFIG, VERSIONS
+from pombu.training.run import CONFIG, VERSIONS, write_json
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ def keep(runs: Sequence[Path], folder: Path) -> list[Path]:
         for file in KEPT:
             if (curve.run.path / file).exists():
                 shutil.copyfile(curve.run.path / file, kept / file)
+        write_json(kept / VERSIONS, _versions(curve))
     return sorted(path.parent for path in folder.glob(f"*/*/{CONFIG}"))
 
 
@@ -71,7 +74,8 @@ def write_page(folder: Path, title: str, command: str) -> Path:
     for task in tasks:
         own = [curve for curve in curves if curve.task == task]
         lines += ["", *_section(folder, task, own)]
-    versions = json.loads((curves[0].run.path / VERSIONS).read_bytes())[-1]
+    versions = _versions(curves[0])[-1]
+    versions.pop("command", None)
     lines += ["", f"Versions and machine of the first run: `{json.dumps(versions)}`"]
     page = folder.with_suffix(".md")
     page.write_text("\n".join(lines) + "\n")
@@ -119,17 +123,34 @@ def _row(curve: Curve, goal: Goal | None) -> str:
 
 
 def _commands(curves: Sequence[Curve]) -> list[str]:
-    lines = ["```"]
-    for curve in curves:
-        spec = curve.run.spec
-        line = (
-            f"pombu train --env {curve.task} --algo {spec.algorithm} --preset "
-            f"{spec.preset} --seed {spec.seed} --total-steps {spec.total_steps}"
-        )
-        if _reward(curve) == "learned-" and "/" in spec.config["env"]["id"]:
-            line += " --model.reward learned"
-        lines.append(line)
-    return [*lines, "```"]
+    return ["```", *map(_command, curves), "```"]
+
+
+def _command(curve: Curve) -> str:
+    """The run's own command without its folder, or one that asks for the same."""
+    given = _versions(curve)[0]["command"][1:]
+    if given[:1] == ["train"]:
+        if "--out" in given:
+            at = given.index("--out")
+            given = [*given[:at], *given[at + 2 :]]
+        return shlex.join(["pombu", *given])
+    spec = curve.run.spec
+    return (
+        f"pombu train --env {curve.task} --algo {spec.algorithm} --preset "
+        f"{spec.preset} --seed {spec.seed} --total-steps {spec.total_steps}"
+    )
+
+
+def _versions(curve: Curve) -> list[dict[str, Any]]:
+    """Versions of a run's starts; which folders the user has is nobody's business."""
+    path = curve.run.path / VERSIONS
+    starts: list[dict[str, Any]] = json.loads(path.read_bytes())
+    for start in starts:
+        start["command"] = [
+            Path(word).name if Path(word).is_absolute() else word
+            for word in start["command"]
+        ]
+    return starts
 
 
 def _reward(curve: Curve) -> str:
