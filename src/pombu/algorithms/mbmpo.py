@@ -18,6 +18,8 @@ from jaxtyping import Array
 from pombu.config import MBMPOConfig
 from pombu.data import Experience, Normaliser, learn_from, no_experience
 from pombu.diagnosis import prediction_error
+from pombu.dreams import beginnings
+from pombu.endings import Ending, fit_ending, fresh_ending
 from pombu.envs import Task, collect
 from pombu.imagination import imagine_in_shards
 from pombu.metalearning import Judged, adapt_to_all, judge, meta_step, side_by_side
@@ -35,7 +37,7 @@ from pombu.training.algorithm import Policy
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
 from pombu.workers import Workers, jit
-from pombu.worlds import World, fresh_ensemble, refit, rules_of, starts, world_of
+from pombu.worlds import World, fresh_ensemble, refit, rules_of, world_of
 
 Metrics = dict[str, float]
 
@@ -52,6 +54,8 @@ class State(eqx.Module):
     """One policy per task, which collect the next real trajectories."""
     ensemble: Ensemble
     experience: Experience
+    ending: Ending | None
+    """Learned termination, where it is not known."""
 
 
 class Learner:
@@ -87,6 +91,7 @@ class Learner:
             adapted=jax.tree.map(lambda x: jnp.stack([x] * config.tasks), policy),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
             experience=no_experience(dim, task.action_dim),
+            ending=fresh_ending(keys.jax("ending"), task, config.model.termination),
         )
 
     def policy(self, state: State) -> Policy:
@@ -95,7 +100,9 @@ class Learner:
 
     def world(self, state: State) -> World:
         """The learned world as the state has it."""
-        return world_of(state.ensemble, state.experience, self.config.model)
+        return world_of(
+            state.ensemble, state.experience, self.config.model, state.ending
+        )
 
     def iterate(
         self, state: State, episodes: EpisodeStore, stage: StageTimer
@@ -124,11 +131,19 @@ class Learner:
                 int(state.iteration),
                 self.workers,
             )
+            ending, found = fit_ending(state.ending, list(episodes), experience, keys)
         policy = state.policy
         if config.policy.reset_std:
             policy = GaussianPolicy(policy.mean, jnp.zeros_like(policy.log_std))
         state = eqx.tree_at(
-            lambda s: (s.iteration, s.real_steps, s.policy, s.ensemble, s.experience),
+            lambda s: (
+                s.iteration,
+                s.real_steps,
+                s.policy,
+                s.ensemble,
+                s.experience,
+                s.ending,
+            ),
             state,
             (
                 state.iteration + 1,
@@ -136,7 +151,9 @@ class Learner:
                 policy,
                 ensemble,
                 experience,
+                ending,
             ),
+            is_leaf=lambda leaf: leaf is None,
         )
         state, improved = self.improve(state, episodes, keys, stage)
         with stage("evaluate"):
@@ -149,6 +166,7 @@ class Learner:
             **improved,
             **policy_metrics(state.policy, collected, experience),
             **fit_metrics(fitted),
+            **found,
             **errors,
         }
 
@@ -169,7 +187,7 @@ class Learner:
             )
             adapted = adapt_to_all(policy, last.batch, config.inner_rate)
         batches = 2 * config.updates + 1
-        per_batch = config.tasks * config.imagination.trajectories * self.task.horizon
+        per_batch = config.tasks * config.imagination.trajectories * self.rules.horizon
         improved: State = eqx.tree_at(
             lambda s: (s.policy, s.adapted, s.imagined_steps),
             state,
@@ -224,10 +242,11 @@ class Learner:
 
         def in_task(index: int) -> Judged:
             policy = jax.tree.map(lambda leaf: leaf[index], policies)
-            first = starts(
+            first, limits = beginnings(
                 self.task,
                 list(episodes),
                 imagination.trajectories,
+                imagination.real_starts,
                 keys.jax(f"{stage} start", number, index),
             )
             imagined = imagine_in_shards(
@@ -240,6 +259,7 @@ class Learner:
                 keys.jax(stage, number, index),
                 imagination.shards,
                 self.workers,
+                limits,
             )
             return judge(imagined, self.config.returns)
 
