@@ -1,16 +1,16 @@
 """Logged transitions: there and back, and what does not fit."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pombu import POMBU, SAC, UsageError
+from pombu import POMBU, UsageError
 from pombu.cli import main
 from pombu.data import read_logged, write_logged
 from pombu.envs import Episode, collect, load
+from pombu.training.outside import begin_from
 from pombu.training.run import open_run
 
 TASK = load("probes:corridor")
@@ -109,8 +109,17 @@ def test_training_starts_from_data_and_resumes_with_it(
     assert int(agent.state.experience.observation.count) == agent.episodes.steps
 
 
-def test_algorithms_that_cannot_say_so(episodes: list[Episode], tmp_path: Path) -> None:
-    pytest.importorskip("stable_baselines3")
-    write_logged(tmp_path / "data.npz", [replace(episodes[0])])
-    with pytest.raises(UsageError, match="sac cannot start from logged data"):
-        SAC("probes:corridor", preset="smoke", data=tmp_path / "data.npz")
+class Stubborn:
+    """An algorithm that only learns from what it collects itself."""
+
+    name, task, config = "stubborn", TASK, None
+
+    def init(self, seed: int) -> Any:
+        raise AssertionError("asked too early")
+
+    iterate = policy = init
+
+
+def test_algorithms_that_collect_themselves_say_so(episodes: list[Episode]) -> None:
+    with pytest.raises(UsageError, match="stubborn cannot start from logged data"):
+        begin_from(Stubborn(), 0, episodes)

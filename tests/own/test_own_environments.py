@@ -166,4 +166,4 @@ def test_a_factory_may_be_given_itself() -> None:
     agent = POMBU(probes.corridor, preset="smoke")
     assert agent.config.env.id == "probes:corridor"
     with pytest.raises(UsageError, match="give an id"):
-        POMBU(probes.corridor(), preset="smoke")  # type: ignore[arg-type]
+        POMBU(lambda: probes.corridor(), preset="smoke")

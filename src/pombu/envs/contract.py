@@ -49,7 +49,11 @@ FUNCTIONS = ("reward", "terminal", "initial")
 
 @dataclass(frozen=True)
 class Part:
-    """A contract of which only some functions are known; the others are learned."""
+    """A contract of which only some functions are known; the others are learned.
+
+    What a user's functions give is looked at where it is used, so that a wrong shape
+    can be named.
+    """
 
     whole: Any
     known: frozenset[str]
@@ -59,7 +63,7 @@ class Part:
         obs: Float[Any, "*batch obs"],
         action: Float[Any, "*batch act"],
         next_obs: Float[Any, "*batch obs"],
-    ) -> Float[Any, "*batch"]:
+    ) -> Any:
         """The known reward; whoever lacks it learns one instead of asking."""
         return self.whole.reward(obs, action, next_obs)
 
@@ -68,13 +72,13 @@ class Part:
         obs: Float[Any, "*batch obs"],
         action: Float[Any, "*batch act"],
         next_obs: Float[Any, "*batch obs"],
-    ) -> Bool[Any, "*batch"]:
+    ) -> Any:
         """The known termination; where it is not known, never."""
         if "terminal" in self.known:
             return self.whole.terminal(obs, action, next_obs)
         return _never(next_obs)
 
-    def initial(self, key: "jax.Array", n: int) -> Float[Any, "n obs"]:
+    def initial(self, key: "jax.Array", n: int) -> Any:
         """The known starts; whoever lacks them reuses observed ones."""
         return self.whole.initial(key, n)
 
