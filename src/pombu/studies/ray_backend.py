@@ -45,8 +45,7 @@ class RayBackend:
         """The worker process of each run that goes on."""
         self._connect(place)
         self._require_room(place.gpus_per_run)
-        # Ray wants the generator itself, not a wrapper that checks its types.
-        self._task = self._ray.remote(inspect.unwrap(train_remotely)).options(
+        make = self._ray.remote(
             num_cpus=place.cores_per_run,
             num_gpus=place.gpus_per_run,
             num_returns="streaming",
@@ -54,12 +53,10 @@ class RayBackend:
             # A process per run, as on one machine: threads are counted at its start.
             max_calls=1,
         )
+        # Ray wants the generator itself, not a wrapper that checks its types.
+        self._task = make(inspect.unwrap(train_remotely))
 
-    @property
-    def slots(self) -> int:
-        """As many runs as the cluster's cores allow now, or as were asked for."""
-        have = int(self._ray.cluster_resources().get("CPU", 0)) // self._cores
-        return max(min(have, self._workers or have), 1)
+        self.slots = self._count_slots()
 
     def start(self, path: Path, trusted: str | None) -> None:
         """Send the run folder to a worker."""
@@ -70,7 +67,8 @@ class RayBackend:
         )
 
     def poll(self) -> Mapping[Path, Ending]:
-        """Take in what the workers have sent."""
+        """Take in what the workers have sent, and see how large the cluster is."""
+        self.slots = self._count_slots()
         ended: dict[Path, Ending] = {}
         for path, (reports, trusted) in list(self._running.items()):
             try:
@@ -130,6 +128,11 @@ class RayBackend:
                 f"no Ray cluster could be joined at {place.address or 'this machine'} "
                 f"({type(error).__name__}: {reason}): check the address and the token."
             ) from None
+
+    def _count_slots(self) -> int:
+        """As many runs as the cluster's cores allow now, or as were asked for."""
+        have = int(self._ray.cluster_resources().get("CPU", 0)) // self._cores
+        return max(min(have, self._workers or have), 1)
 
     def _require_room(self, gpus: float) -> None:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]

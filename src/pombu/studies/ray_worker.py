@@ -18,6 +18,7 @@ from pombu.studies.cores import THREADS, claimed
 from pombu.studies.parcels import Parcel, Stamps, pack, unpack
 from pombu.studies.worker import LOG, note_failure, put_into_words, train
 from pombu.training.callbacks import Callback, Progress
+from pombu.training.checkpoint import CHECKPOINTS, EPISODES
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ def train_remotely(
         folder = Path(scratch) / name
         folder.mkdir()
         unpack(parcel, folder)
+        for inner in (CHECKPOINTS, EPISODES):
+            # Empty folders are not sent.
+            (folder / inner).mkdir(exist_ok=True)
         yield Report(Parcel(), os.getpid())
         sender = _Sender(folder)
         # The run has a thread of its own, because only this one can yield.

@@ -49,6 +49,8 @@ def reproduce_all(request: Request, watcher: Watcher) -> tuple[Numbers, list[str
 
 
 def _whole(found: Reproduction, request: Request) -> Numbers:
+    if found.reproduce_from is not None:
+        return found.reproduce_from(request)
     assert found.reproduce is not None
     numbers = found.reproduce(request.profile, request.out)
     if found.name not in PAGES:

@@ -27,7 +27,7 @@ def train(
     folder: Path, log: TextIO, trusted: str | None, callbacks: Sequence[Callback] = ()
 ) -> bool:
     """Go on with a run; whether it is finished."""
-    # JAX looks at the affinity when it is imported, so not before this process is
+    # JAX counts its threads by the affinity, so nothing of it before this process is
     # pinned.
     from rich.console import Console
 

@@ -6,6 +6,7 @@ A file ``figure_1.py`` here is what ``pombu reproduce figure-1`` runs. It holds
 - ``DEFAULT``: the profile that is used unless another is asked for;
 - either ``ITEM``: panels of runs to compare and how to draw them
   (`pombu.studies.experiments`);
+- or ``reproduce_from(request) -> dict``, for what is computed from runs that exist;
 - or ``reproduce(profile, out) -> dict``: does the work, writes pictures (PNG and PDF),
   data (CSV or JSON), config.json and versions.json into the folder ``out``, and gives
   the headline numbers back.
@@ -22,8 +23,8 @@ from pombu.errors import UsageError
 from pombu.studies.experiments import Item
 from pombu.studies.experiments import Profile as Profile
 
-PAGES = ("overview", "uncertainty-page")
-"""Not experiments, but pages about those that were done."""
+PAGES = ("costs", "overview", "uncertainty-page")
+"""Not the paper's experiments, but pages about those that were done."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,9 @@ class Reproduction:
     summary: str
     default: Profile
     reproduce: Callable[[Profile, Path], dict[str, Any]] | None
-    """Does the whole work; None where there is an item."""
+    """Does the whole work; None where there is one of the two below."""
+    reproduce_from: Callable[[Any], dict[str, Any]] | None
+    """The same, from a whole request with its runs."""
     item: Item | None
 
 
@@ -57,5 +60,6 @@ def find(name: str) -> Reproduction:
         module.SUMMARY,
         module.DEFAULT,
         getattr(module, "reproduce", None),
+        getattr(module, "reproduce_from", None),
         getattr(module, "ITEM", None),
     )

@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from pombu.studies.drawing import STAND_IN_NOTE, draw_table, spread, thousands
-from pombu.studies.experiments import Item, Panel, Profile
+from pombu.studies.experiments import POMBU, Item, Panel, Profile
 from pombu.studies.gathering import Group, Results
 from pombu.studies.outputs import hours, imagined_steps, ours
 from pombu.studies.published import UNCERTAINTY_MINUTES, Published
@@ -27,11 +27,13 @@ def panels(profile: Profile) -> list[Panel]:
 def rows(results: Results) -> list[tuple[str, ...]]:
     """Ours, and below it the paper's."""
     (panel,) = results.panels
-    found = []
-    for group in results.of(panel):
-        found.append((group.arm.label, "ours", *_ours(group)))
-        if theirs := panel.published.get(group.arm.label):
-            found.append(("", "paper", *_theirs(group, theirs)))
+    found: list[tuple[str, ...]] = []
+    groups = {group.arm.label: group for group in results.of(panel)}
+    for label in dict.fromkeys([*groups, *panel.published]):
+        own = _ours(groups[label]) if label in groups else ("no run", *[""] * 4)
+        found.append((label, "ours", *own))
+        if theirs := panel.published.get(label):
+            found.append(("", "paper", *_theirs(label, theirs)))
     return found
 
 
@@ -74,14 +76,13 @@ def _ours(group: Group) -> tuple[str, ...]:
     )
 
 
-def _theirs(group: Group, theirs: Published) -> tuple[str, ...]:
-    pombu = group.arm.algorithm == "pombu"
+def _theirs(label: str, theirs: Published) -> tuple[str, ...]:
     return (
         f"{theirs.mean:g} ± {theirs.std:g}",
         "" if theirs.hours is None else f"{theirs.hours:g}",
         "" if theirs.imagined_steps is None else f"{theirs.imagined_steps:.2g}",
         thousands(theirs.real_steps, 0),
-        f"{UNCERTAINTY_MINUTES:g}" if pombu else "",
+        f"{UNCERTAINTY_MINUTES:g}" if label == POMBU.label else "",
     )
 
 

@@ -1,0 +1,203 @@
+"""What the reproduction at the paper's scale costs, from runs that were measured.
+
+Real and imagined steps follow from the presets. Core-hours of a method are those of the
+measured runs with its `paper` preset, per imagined step; without such a run the cell is
+empty rather than guessed.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pombu.envs import CATALOGUE
+from pombu.studies import artifacts
+from pombu.studies.curves import Curve
+from pombu.studies.drawing import draw_table, thousands
+from pombu.studies.gathering import Request, read_sources
+from pombu.studies.jobs import Job
+from pombu.studies.reproductions import PAGES, Profile, find, names
+from pombu.studies.style import style
+from pombu.training.run import VERSIONS
+
+SUMMARY = "what the paper's scale costs, from measured runs (--from RUNS; seconds)"
+DEFAULT: Profile = "paper"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run that was done."""
+
+    run: str
+    algorithm: str
+    preset: str
+    task: str
+    horizon: int
+    real_steps: int
+    imagined_steps: int
+    hours: float
+    cores: int
+    """Of the machine; where it was shared, the hours are an upper bound."""
+
+    @property
+    def core_hours(self) -> float:
+        """Wall-clock times cores."""
+        return self.hours * self.cores
+
+
+@dataclass(frozen=True)
+class Cost:
+    """All the runs of one method on one task at a profile's scale."""
+
+    algorithm: str
+    task: str
+    horizon: int
+    runs: int
+    real_steps: int
+    imagined_steps: int | None
+    core_hours: float | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was counted."""
+
+    profile: Profile
+    sources: tuple[str, ...]
+
+
+def reproduce_from(request: Request) -> dict[str, Any]:
+    """Count, estimate, and write both tables."""
+    measured = [measure(curve) for curve in read_sources(request.sources)]
+    costs = count(request.profile, measured)
+    out = request.out
+    artifacts.write_json(out / "measured.json", measured)
+    artifacts.write_json(out / "costs.json", costs)
+    header = ("method", "task", "H", "runs", "real", "imagined", "core-hours")
+    rows = [_row(cost) for cost in costs]
+    artifacts.write_csv(out / "costs.csv", header, rows)
+    with style():
+        artifacts.save_figure(draw_table(header, rows), out, "costs")
+    sources = tuple(sorted(one.run for one in measured))
+    settings = Settings(request.profile, sources)
+    artifacts.write_provenance(out, "costs", request.profile, settings)
+    known = [cost.imagined_steps for cost in costs if cost.imagined_steps is not None]
+    hours = [cost.core_hours for cost in costs if cost.core_hours is not None]
+    return {
+        "runs": sum(cost.runs for cost in costs),
+        "real_steps": sum(cost.real_steps for cost in costs),
+        "imagined_steps": sum(known),
+        "core_hours_where_measured": sum(hours),
+    }
+
+
+def count(profile: Profile, measured: Sequence[Measured]) -> list[Cost]:
+    """Every method and task, each run counted once although items share them."""
+    groups: dict[tuple[str, str, int], list[Job]] = {}
+    for job in _jobs(profile):
+        key = (job.algorithm, job.task, _horizon(job))
+        groups.setdefault(key, []).append(job)
+    found = []
+    for (algorithm, task, horizon), jobs in groups.items():
+        imagined = [imagined_steps(job) for job in jobs]
+        total = None if None in imagined else sum(x for x in imagined if x)
+        pace = _pace(measured, algorithm, jobs[0].preset)
+        found.append(
+            Cost(
+                algorithm,
+                task,
+                horizon,
+                len(jobs),
+                sum(job.total_steps or 0 for job in jobs),
+                total,
+                None if pace is None or total is None else pace * total,
+            )
+        )
+    return found
+
+
+def measure(curve: Curve) -> Measured:
+    """What a run cost."""
+    spec = curve.run.spec
+    versions = curve.run.path / VERSIONS
+    starts = json.loads(versions.read_bytes()) if versions.exists() else []
+    return Measured(
+        run=curve.run.path.name,
+        algorithm=spec.algorithm,
+        preset=spec.preset,
+        task=curve.task,
+        horizon=int(spec.config["env"].get("horizon") or _own_horizon(curve.task)),
+        real_steps=int(curve.rows[-1]["real_steps"]),
+        imagined_steps=int(curve.rows[-1].get("imagined_steps", 0)),
+        hours=float(np.nansum(curve.column("iteration_seconds"))) / 3600,
+        cores=int(starts[-1]["cores"]) if starts else 1,
+    )
+
+
+def imagined_steps(job: Job) -> int | None:
+    """Steps in the learned world, from the config; None where runs decide it."""
+    config, horizon = job.config(), _horizon(job)
+    if job.algorithm in ("sac", "ppo"):
+        return 0
+    updates = {
+        "pombu": lambda: config.updates,
+        "meppo": lambda: config.updates,
+        "metrpo": lambda: config.updates,
+        "slbo": lambda: config.rounds * config.policy_updates,
+    }.get(job.algorithm)
+    if updates is None:
+        return None
+    iterations = (job.total_steps or 0) // (config.trajectories * horizon)
+    steps = iterations * updates() * config.imagination.trajectories * horizon
+    if job.algorithm == "pombu":
+        # The first iteration has no model yet, and explores without one.
+        explorers = config.exploration.policies * config.exploration.trajectories
+        steps += max(iterations - 1, 0) * explorers * horizon
+    return int(steps)
+
+
+def _jobs(profile: Profile) -> list[Job]:
+    longest: dict[str, Job] = {}
+    for name in names():
+        item = None if name in PAGES else find(name).item
+        for panel in item.panels(profile) if item else ():
+            for job in (job for arm in panel.arms for job in panel.jobs(arm)):
+                other = longest.setdefault(job.name, job)
+                if (job.total_steps or 0) > (other.total_steps or 0):
+                    longest[job.name] = job
+    return list(longest.values())
+
+
+def _pace(measured: Sequence[Measured], algorithm: str, preset: str) -> float | None:
+    """Core-hours per imagined step of the longest measured run."""
+    fitting = [
+        one
+        for one in measured
+        if (one.algorithm, one.preset) == (algorithm, preset) and one.imagined_steps
+    ]
+    if not fitting:
+        return None
+    longest = max(fitting, key=lambda one: one.imagined_steps)
+    return longest.core_hours / longest.imagined_steps
+
+
+def _horizon(job: Job) -> int:
+    return job.horizon or _own_horizon(job.task)
+
+
+def _own_horizon(task: str) -> int:
+    return next((entry.horizon for entry in CATALOGUE if entry.name == task), 1)
+
+
+def _row(cost: Cost) -> tuple[str, ...]:
+    return (
+        cost.algorithm,
+        cost.task,
+        str(cost.horizon),
+        str(cost.runs),
+        thousands(cost.real_steps, 0),
+        "" if cost.imagined_steps is None else f"{cost.imagined_steps:.2g}",
+        "" if cost.core_hours is None else f"{cost.core_hours:.3g}",
+    )
