@@ -98,6 +98,7 @@ def test_spaces_that_are_not_finite_boxes(name: str, message: str) -> None:
         ({"model__members": 0}, r"model.members \(K\) is 0; it must be at least 1"),
         ({"alpha": -0.5}, "alpha is -0.5; it must be at least 0"),
         ({"beta": -1.0}, "beta is -1.0; it must be at least 0"),
+        ({"minimum_kl": -1.0}, "minimum_kl is -1.0; it must be at least 0"),
         ({"alpha": float("nan")}, "alpha is nan"),
         ({"returns__gamma": 0.0}, r"returns.gamma is 0.0; it must lie in \(0, 1\]"),
         ({"returns__lam": 1.5}, r"returns.lam is 1.5; it must lie in \[0, 1\]"),

@@ -97,6 +97,22 @@ def test_meppo_imagines_for_its_updates_only() -> None:
     assert [row["imagined_steps"] for row in rows] == [48, 96]
 
 
+def test_alpha_gives_way_while_the_policy_stands_still() -> None:
+    """No update reaches a KL of 1e9, so each of the 2 x 2 divides alpha by 1.3."""
+    config = change(CONFIG, alpha=0.5, minimum_kl=1e9)
+    state, rows = run(Learner(TASK, config), 3, 2)
+    assert [row["alpha"] for row in rows] == pytest.approx([0.5 / 1.3**2, 0.5 / 1.3**4])
+    assert float(state.alpha) == rows[-1]["alpha"]
+
+
+def test_alpha_grows_back_but_not_beyond_its_value() -> None:
+    config = change(CONFIG, alpha=0.5, minimum_kl=1e-3)
+    assert config.next_alpha(0.1, 3e-3) == pytest.approx(0.13)
+    assert config.next_alpha(0.45, 3e-3) == 0.5
+    assert config.next_alpha(0.3, 1.5e-3) == 0.3
+    assert CONFIG.next_alpha(0.3, 0.0) == 0.3
+
+
 def test_one_member_is_never_uncertain() -> None:
     _, rows = run(Learner(TASK, change(CONFIG, model__members=1)), 3, 1)
     assert rows[0]["uncertainty"] == 0.0

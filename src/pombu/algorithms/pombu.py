@@ -8,6 +8,7 @@ first, every evaluated policy has learned from exactly the real steps counted so
 MEPPO is the same with alpha = 0, beta = 0 and no exploration policies.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -54,6 +55,8 @@ class State(eqx.Module):
     iteration: np.ndarray
     real_steps: np.ndarray
     imagined_steps: np.ndarray
+    alpha: np.ndarray
+    """The penalty's weight now."""
     policy: GaussianPolicy
     policy_optimiser: Any
     value: MLP
@@ -95,6 +98,7 @@ class Learner:
             iteration=np.asarray(0),
             real_steps=np.asarray(0),
             imagined_steps=np.asarray(0),
+            alpha=np.asarray(config.alpha),
             policy=policy,
             policy_optimiser=policy_adam(config.policy).init(policy),
             value=value,
@@ -220,6 +224,7 @@ class Learner:
         )
         policy, policy_optimiser = state.policy, state.policy_optimiser
         value, value_optimiser = state.value, state.value_optimiser
+        alpha = float(state.alpha)
         updates: list[Update] = []
         for i in range(config.updates):
             with stage("imagine"):
@@ -243,19 +248,23 @@ class Learner:
                         batch,
                         keys.numpy("policy", i),
                         config.policy.rate(done),
-                        config.alpha,
+                        alpha,
                         config.policy,
                     ),
                 )
                 value, value_optimiser, value_loss = new_value
                 policy, policy_optimiser, report = new_policy
+                alpha = config.next_alpha(alpha, report.kl)
             updates.append((report, value_loss, imagined, goals))
-        state = eqx.tree_at(
-            lambda s: (s.policy, s.policy_optimiser, s.value, s.value_optimiser),
+        state = replace(
             state,
-            (policy, policy_optimiser, value, value_optimiser),
+            alpha=np.asarray(alpha),
+            policy=policy,
+            policy_optimiser=policy_optimiser,
+            value=value,
+            value_optimiser=value_optimiser,
         )
-        return state, improvement_metrics(updates)
+        return state, {**improvement_metrics(updates), "alpha": alpha}
 
     def explorers(
         self, state: State, episodes: EpisodeStore, keys: Keys

@@ -1,6 +1,7 @@
 """The configuration of POMBU and of MEPPO."""
 
 from dataclasses import dataclass, field
+from typing import SupportsFloat
 
 from pombu.config.parts import (
     ExplorationConfig,
@@ -16,6 +17,9 @@ from pombu.config.parts import (
 from pombu.envs import EnvConfig
 from pombu.errors import UsageError
 
+ALPHA_FACTOR = 1.3
+"""How fast alpha gives way, per update."""
+
 
 @dataclass(frozen=True)
 class POMBUConfig:
@@ -25,6 +29,10 @@ class POMBUConfig:
     """The environment."""
     alpha: float = 0.5
     """How much the uncertainty of the surrogate objective is penalised."""
+    minimum_kl: float | None = None
+    """While an update's KL stays below this, alpha shrinks, and above twice this it
+    grows back, so that the penalty cannot stop the policy altogether; None keeps alpha
+    as it is (paper)."""
     beta: float = 10.0
     """How much exploration policies seek uncertainty."""
     updates: int = 20
@@ -57,6 +65,8 @@ class POMBUConfig:
         at_least("model.members (K)", self.model.members, 1)
         at_least("alpha", self.alpha, 0)
         at_least("beta", self.beta, 0)
+        if self.minimum_kl is not None:
+            at_least("minimum_kl", self.minimum_kl, 0)
         at_least("updates", self.updates, 0)
         at_least("trajectories", self.trajectories, 1)
         at_least("least_steps", self.least_steps, 0)
@@ -66,6 +76,16 @@ class POMBUConfig:
         require_world(self.imagination, self.returns)
         fraction = self.model.validation_fraction
         within("model.validation_fraction", fraction, "(0, 1)", 0 < fraction < 1)
+
+    def next_alpha(self, alpha: float, kl: SupportsFloat) -> float:
+        """alpha for the next update, given this one's and the KL that came of it."""
+        if self.minimum_kl is None:
+            return alpha
+        if float(kl) < self.minimum_kl:
+            return alpha / ALPHA_FACTOR
+        if float(kl) > 2 * self.minimum_kl:
+            return min(alpha * ALPHA_FACTOR, self.alpha)
+        return alpha
 
     def rows(self, horizon: int) -> int:
         """Real transitions to make room for."""
