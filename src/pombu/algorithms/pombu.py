@@ -8,7 +8,6 @@ first, every evaluated policy has learned from exactly the real steps counted so
 MEPPO is the same with alpha = 0, beta = 0 and no exploration policies.
 """
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -256,13 +255,11 @@ class Learner:
                 policy, policy_optimiser, report = new_policy
                 alpha = config.next_alpha(alpha, report.kl)
             updates.append((report, value_loss, imagined, goals))
-        state = replace(
+        state = eqx.tree_at(lambda s: s.alpha, state, np.asarray(alpha))
+        state = eqx.tree_at(
+            lambda s: (s.policy, s.policy_optimiser, s.value, s.value_optimiser),
             state,
-            alpha=np.asarray(alpha),
-            policy=policy,
-            policy_optimiser=policy_optimiser,
-            value=value,
-            value_optimiser=value_optimiser,
+            (policy, policy_optimiser, value, value_optimiser),
         )
         return state, {**improvement_metrics(updates), "alpha": alpha}
 
