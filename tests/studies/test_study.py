@@ -246,6 +246,32 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
         have(tmp_path, Pretended())
 
 
+class Full(Pretended):
+    """A disk on which there is no room even for the reason."""
+
+    def poll(self) -> Mapping[Path, Ending]:
+        return dict.fromkeys(self.started, "failed")
+
+
+def test_a_full_disk_leaves_finished_runs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have(tmp_path, Pretended(failing="seed1"))
+    finished = tmp_path / "runs" / "Point2D-pombu-smoke-seed0"
+    before = {path: path.read_bytes() for path in finished.iterdir() if path.is_file()}
+
+    def refuse(path: Path, content: object) -> None:
+        raise RunError(f"could not write {path} (No space left on device)")
+
+    monkeypatch.setattr("pombu.studies.study.write_json", refuse)
+    monkeypatch.setattr("pombu.studies.study.create", refuse)
+    outcome = have(tmp_path, Full())
+    assert [run.name[-5:] for run in outcome.failed] == ["seed1", "seed1"]
+    assert "is the disk full?" in outcome.failed[0].failure
+    for path, content in before.items():
+        assert path.read_bytes() == content
+
+
 def test_no_study_no_status(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no study was started"):
         status(tmp_path)

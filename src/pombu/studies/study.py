@@ -2,6 +2,7 @@
 named and stops nothing else."""
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import time
@@ -14,7 +15,7 @@ from pombu.errors import PombuError, RunError, UsageError
 from pombu.studies.backends import Backend
 from pombu.studies.jobs import Planned
 from pombu.studies.progress import RunProgress, examine
-from pombu.studies.worker import FAILURE, note_failure
+from pombu.studies.worker import FAILURE, note_failure, read_failure
 from pombu.training.run import CONFIG, create, open_run, write_json
 from pombu.training.signals import StopRequest, stop_requests
 
@@ -95,6 +96,7 @@ class _Loop:
         self.trusted = trusted
         self.request = request
         self.running: set[Path] = set()
+        self.failures: dict[Path, str] = {}
         self.waiting = [
             one
             for one in planned
@@ -120,7 +122,7 @@ class _Loop:
     def progress(self) -> list[RunProgress]:
         """Every run as it is now."""
         return [
-            examine(path, one.spec.total_steps, path in self.running)
+            self._failed(examine(path, one.spec.total_steps, path in self.running))
             for path, one in self.planned.items()
         ]
 
@@ -131,7 +133,7 @@ class _Loop:
             self.backend.start(one.path, task if task in self.trusted else None)
         except (PombuError, OSError) as error:
             note_failure(one.path, str(error))
-            self.watcher.say(f"{one.path.name} failed: {error}")
+            self._fail(one.path, str(error))
             return
         self.running.add(one.path)
         self._note()
@@ -140,9 +142,19 @@ class _Loop:
         for path, ending in self.backend.poll().items():
             self.running.discard(path)
             if ending == "failed":
-                reason = (path / FAILURE).read_text().strip()
-                self.watcher.say(f"{path.name} failed: {reason}")
+                self._fail(path, read_failure(path))
             self._note()
+
+    def _fail(self, path: Path, reason: str) -> None:
+        self.failures[path] = reason
+        self.watcher.say(f"{path.name} failed: {reason}")
+
+    def _failed(self, run: RunProgress) -> RunProgress:
+        """A failure is known even where a full disk keeps no note of it."""
+        reason = self.failures.get(self.folder / run.name)
+        if reason is None or run.state == "finished":
+            return run
+        return dataclasses.replace(run, state="failed", failure=reason)
 
     def _stop(self) -> None:
         self.backend.stop()
@@ -160,7 +172,9 @@ class _Loop:
             "running": sorted(path.name for path in self.running),
             "runs": {p.name: one.spec.total_steps for p, one in self.planned.items()},
         }
-        write_json(self.folder / STATUS, content)
+        # A full disk must not stop the runs that still find room.
+        with contextlib.suppress(RunError):
+            write_json(self.folder / STATUS, content)
 
 
 def status(folder: Path) -> tuple[list[RunProgress], int]:

@@ -58,6 +58,14 @@ def note_failure(folder: Path, sentence: str) -> None:
         (folder / FAILURE).write_text(sentence + "\n")
 
 
+def read_failure(folder: Path) -> str:
+    """Why a run failed, as far as the folder says."""
+    try:
+        return (folder / FAILURE).read_text().strip()
+    except OSError:
+        return "the reason could not be written; is the disk full?"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Train in this process; gives its exit code."""
     folder, number, *rest = arguments
