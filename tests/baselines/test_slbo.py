@@ -72,10 +72,10 @@ def test_a_minibatch_that_cannot_be_filled_is_refused() -> None:
 
 
 def test_a_task_without_reward_function_needs_a_learned_one() -> None:
-    config = preset("slbo", "smoke", "Pendulum-v1")
-    task = load(config.env)
-    with pytest.raises(UsageError, match=r"model\.reward"):
-        Learner(task, config).init(0)
-    learned = replace(config, model=replace(config.model, reward="learned"))
+    learned = preset("slbo", "smoke", "Pendulum-v1")
+    task = load(learned.env)
     network = Learner(task, learned).init(0).network
     assert network.biases[-1].shape == (1, 4), "three state changes and the reward"
+    known = replace(learned, model=replace(learned.model, reward="known"))
+    with pytest.raises(UsageError, match=r"model\.reward"):
+        Learner(task, known).init(0)
