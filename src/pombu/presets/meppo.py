@@ -29,6 +29,7 @@ def _without_uncertainty(config: POMBUConfig) -> POMBUConfig:
     return replace(
         config,
         alpha=0.0,
+        minimum_kl=None,
         beta=0.0,
         exploration=replace(config.exploration, policies=0),
     )

@@ -94,7 +94,8 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
     each fit bounded in epochs (many passes over little data make the members disagree,
     and the update waits) and in steps (so that an iteration costs the same at 200k
     transitions as at 20k); no re-initialisation; no clip of the raw reward, which
-    would cap the return at 1000.
+    would cap the return at 1000; alpha gives way where the penalty would keep the
+    policy from moving at all.
     """
     if task.startswith("Point"):
         return _fast_point()
@@ -105,6 +106,7 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
     first, last = 3e-4, 3e-5
     return replace(
         base,
+        minimum_kl=1e-3,
         model=replace(
             base.model,
             hidden=tuple(256 for _ in base.model.hidden),
