@@ -17,8 +17,9 @@ from pombu.training.run import RunSpec, create
 RETURNS = {1000: -900.0, 2000: -240.0, 3000: -300.0, 4000: -150.0}
 
 
-def make_run(path: Path, algorithm: str, env: str) -> Path:
+def make_run(path: Path, algorithm: str, env: str, **model: str) -> Path:
     config = config_file.to_json(preset(algorithm, "smoke", env))
+    config["model"].update(model)
     run = create(path, RunSpec(algorithm, "smoke", 0, 4000, config))
     run.record_start()
     file = MetricsFile(run.metrics)
@@ -33,6 +34,7 @@ def runs(tmp_path: Path) -> list[str]:
     return [
         str(make_run(tmp_path / "a", "pombu", "Pendulum-v1")),
         str(make_run(tmp_path / "b", "pombu", "Point2D")),
+        str(make_run(tmp_path / "c", "pombu", "Point2D", reward="learned")),
     ]
 
 
@@ -57,6 +59,7 @@ def test_the_page_is_written_again_from_what_was_kept(
         "| pombu (smoke) | learned | 0 | 4,000 | 2,000 | -230 | -150 | 1.00 |" in page
     )
     assert "| pombu (smoke) | known | 0 | 4,000 |  | -230 | -150 | 1.00 |" in page
+    assert "| pombu (smoke), learned reward | learned | 0 | 4,000 |  |" in page
     assert "-157 ± 89" in page
     assert str(tmp_path) not in page
     (kept,) = Path("results/own/Pendulum-v1").glob("*/versions.json")

@@ -32,8 +32,15 @@ class Curve:
 
     @property
     def label(self) -> str:
-        """Algorithm and preset: runs of one label are seeds of one experiment."""
-        return f"{self.run.spec.algorithm} ({self.run.spec.preset})"
+        """Algorithm and preset: runs of one label are seeds of one experiment.
+
+        A task of pombu whose reward is learned all the same is another experiment.
+        """
+        label = f"{self.run.spec.algorithm} ({self.run.spec.preset})"
+        config = self.run.spec.config
+        own = str(config["env"]["id"]).startswith("pombu/")
+        learned = config.get("model", {}).get("reward") == "learned"
+        return f"{label}, learned reward" if own and learned else label
 
     @property
     def finished(self) -> bool:
