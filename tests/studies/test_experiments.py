@@ -98,6 +98,17 @@ def test_what_is_missing_is_said(
     assert "`pombu reproduce table-2`" in page
 
 
+def test_steps_and_seeds_can_be_asked_for(runs: Path, tmp_path: Path) -> None:
+    command = ["reproduce", "figure-5", "--from", str(runs), "--no-train"]
+    command += ["--runs", str(tmp_path / "no"), "--out", str(tmp_path)]
+    assert main([*command, "--total-steps", "50000", "--seeds", "2"]) == 0
+    line = json.loads((tmp_path / "line.json").read_text())
+    assert "50k steps" in line["says"]
+    assert line["command"].endswith("--total-steps 50000 --seeds 2")
+    assert line["missing"][0].endswith("POMBU: seed 1")
+    assert main([*command, "--seeds", "0"]) == 2
+
+
 def test_nothing_to_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["reproduce", "figure-3", "--no-train", "--runs", str(tmp_path / "no")]
     assert main([*command, "--out", str(tmp_path)]) == 2

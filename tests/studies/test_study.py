@@ -22,7 +22,7 @@ from pombu.studies.places import Place
 from pombu.studies.progress import examine, pace, table, time_left
 from pombu.studies.study import Outcome, run_study, status
 from pombu.studies.study_file import key_lines, read_study
-from pombu.studies.watching import PlainRuns
+from pombu.studies.watching import LiveRuns, PlainRuns, watcher
 from pombu.studies.worker import FAILURE, put_into_words
 from pombu.training.metrics import MetricsFile, read_rows
 from pombu.training.run import open_run
@@ -358,3 +358,20 @@ def test_a_study_on_this_machine(
     ]
     assert main(["study", "status", "study.toml"]) == 0
     assert "finished, 100% of 120 steps" in capsys.readouterr().out
+
+
+def test_the_live_table_shows_every_run(tmp_path: Path) -> None:
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=120)
+    view = watcher(console)
+    assert isinstance(view, LiveRuns)
+    waiting = examine(tmp_path / "a-run", 1000)
+    running = dataclasses.replace(
+        waiting, name="another", state="running", real_steps=250, seconds_per_step=0.1
+    )
+    view.show([waiting, running], 2)
+    view.say("a word [of] warning")
+    view.close()
+    shown = text.getvalue()
+    for part in ("a-run", "another", "250/1,000", "25%", "75 s", "[of]", "2 runs"):
+        assert part in shown

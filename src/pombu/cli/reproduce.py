@@ -45,6 +45,10 @@ class Command:
     """Folder for the runs that are trained; all experiments share them."""
     no_train: bool = False
     """Draw what there is, and say what is missing, instead of training it."""
+    total_steps: int | None = None
+    """Real steps of every run; None takes the profile's."""
+    seeds: int | None = None
+    """Seeds of every arm, from 0 on; None takes the profile's."""
     place: Annotated[Place, tyro.conf.OmitArgPrefixes] = field(default_factory=Place)
     """Where the runs happen."""
     json: bool = False
@@ -54,6 +58,7 @@ class Command:
         """List the reproductions, or do one."""
         if not self.name:
             return self._list()
+        self._require_sizes()
         if self.name == ALL:
             profile = self.profile or "fast"
         else:
@@ -69,13 +74,27 @@ class Command:
             ) from None
         return self._reproduce(profile, out)
 
+    def _require_sizes(self) -> None:
+        for name in ("total_steps", "seeds"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                flag = name.replace("_", "-")
+                raise UsageError(f"--{flag} is {value}: it must be at least 1.")
+
     def _reproduce(self, profile: Profile, out: Path) -> int:
         from pombu.studies.gathering import Request
         from pombu.studies.reproducing import reproduce_all, reproduce_one
         from pombu.studies.watching import watcher
 
         request = Request(
-            profile, out, self.runs, self.sources, not self.no_train, self.place
+            profile,
+            out,
+            self.runs,
+            self.sources,
+            not self.no_train,
+            self.total_steps,
+            self.seeds,
+            self.place,
         )
         view = watcher(Console(stderr=True))
         try:

@@ -20,6 +20,8 @@ def draw_returns(
 ) -> Figure:
     """Return by real steps, one axis per panel and one legend below all of them.
 
+    A panel without any run has no axis; the item's line says that it is missing.
+
     Args:
         results: what to draw.
         columns: axes per row.
@@ -27,7 +29,7 @@ def draw_returns(
             deviation around it.
         published: the paper's final numbers as diamonds at the right edge.
     """
-    panels = results.panels
+    panels = [panel for panel in results.panels if results.of(panel)]
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     width, height = (5.2, 3.4) if len(panels) == 1 else (3.6, 2.9)

@@ -1,15 +1,16 @@
 """From declared panels to curves: take what exists, train what is missing."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from pombu.envs import CATALOGUE
 from pombu.errors import UsageError
 from pombu.studies.curves import Curve
-from pombu.studies.experiments import Arm, Panel, Profile
+from pombu.studies.experiments import Arm, Item, Panel, Profile
 from pombu.studies.jobs import Job, flat, plan
 from pombu.studies.places import Place
 from pombu.studies.statistics import Aligned, align
@@ -34,6 +35,10 @@ class Request:
     """Folders of runs that exist already; they are only read."""
     train: bool = True
     """Train what is missing; else draw what there is."""
+    total_steps: int | None = None
+    """Real steps of every run; None keeps the profile's."""
+    seeds: int | None = None
+    """Seeds from 0 on of every arm; None keeps the profile's."""
     place: Place = field(default_factory=Place)
 
 
@@ -101,6 +106,16 @@ class Results:
             for g in self.groups
             if g.missing
         ]
+
+
+def panels_of(item: Item, request: Request) -> list[Panel]:
+    """An item's panels as they are asked for."""
+    changes: dict[str, Any] = {}
+    if request.total_steps is not None:
+        changes["total_steps"] = request.total_steps
+    if request.seeds is not None:
+        changes["seeds"] = tuple(range(request.seeds))
+    return [replace(panel, **changes) for panel in item.panels(request.profile)]
 
 
 def gather(panels: Sequence[Panel], request: Request, watcher: Watcher) -> Results:

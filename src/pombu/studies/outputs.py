@@ -11,7 +11,7 @@ import numpy as np
 from pombu.studies import artifacts
 from pombu.studies.drawing import best_mean, spread, thousands
 from pombu.studies.experiments import Item, Panel, Profile
-from pombu.studies.gathering import Group, Results
+from pombu.studies.gathering import Group, Request, Results
 from pombu.studies.jobs import flat
 from pombu.studies.results_page import KEPT
 from pombu.studies.statistics import (
@@ -35,8 +35,11 @@ class Settings:
     """Runs that were made with other values than the preset has today."""
 
 
-def write_item(name: str, item: Item, results: Results, out: Path) -> dict[str, Any]:
+def write_item(
+    name: str, item: Item, results: Results, request: Request
+) -> dict[str, Any]:
     """Write everything; gives the headline numbers."""
+    out = request.out
     out.mkdir(parents=True, exist_ok=True)
     with style():
         for ending, figure in item.draw(results).items():
@@ -54,6 +57,7 @@ def write_item(name: str, item: Item, results: Results, out: Path) -> dict[str, 
         headline(results),
         results.missing,
         few_seeds(results),
+        options(request),
     )
     return summary
 
@@ -65,6 +69,7 @@ def write_line(
     says: str,
     missing: Sequence[str] = (),
     note: str = "",
+    options: str = "",
 ) -> Path:
     """The item's line of the results page."""
     line = {
@@ -73,9 +78,15 @@ def write_line(
         "says": says,
         "missing": list(missing),
         "note": note,
-        "command": f"pombu reproduce {name} --profile {profile}",
+        "command": f"pombu reproduce {name} --profile {profile}{options}",
     }
     return artifacts.write_json(out / LINE, line)
+
+
+def options(request: Request) -> str:
+    """What was asked for beside the profile, as on the command line."""
+    given = {"--total-steps": request.total_steps, "--seeds": request.seeds}
+    return "".join(f" {k} {v}" for k, v in given.items() if v is not None)
 
 
 def write_curves(results: Results, metrics: Sequence[str], path: Path) -> Path:

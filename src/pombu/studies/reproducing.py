@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pombu.studies.gathering import Request, gather
+from pombu.studies.gathering import Request, gather, panels_of
 from pombu.studies.outputs import write_item, write_line
 from pombu.studies.reproductions import PAGES, Reproduction, find, names
 from pombu.studies.study import Watcher
@@ -20,15 +20,15 @@ def reproduce_one(
     """Do one experiment; gives its numbers, and what is missing of it."""
     if found.item is None:
         return _whole(found, request), []
-    panels = found.item.panels(request.profile)
-    results = gather(panels, request, watcher)
-    return write_item(found.name, found.item, results, request.out), results.missing
+    results = gather(panels_of(found.item, request), request, watcher)
+    numbers = write_item(found.name, found.item, results, request)
+    return numbers, results.missing
 
 
 def reproduce_all(request: Request, watcher: Watcher) -> tuple[Numbers, list[str]]:
     """Do every experiment, each in its folder, with the runs of all in one study."""
     every = [find(name) for name in names() if name not in PAGES]
-    panels = [p for f in every if f.item for p in f.item.panels(request.profile)]
+    panels = [p for f in every if f.item for p in panels_of(f.item, request)]
     if request.train:
         gather(panels, request, watcher)
     drawing = replace(request, train=False)
