@@ -116,6 +116,7 @@ def without_uncertainty(config: POMBUConfig) -> dict[str, Any]:
     fields = dict(vars(config))
     exploration = vars(fields.pop("exploration"))
     assert fields.pop("alpha") == 0.0
+    assert fields.pop("minimum_kl") is None
     assert fields.pop("beta") == 0.0
     assert exploration["policies"] == 0
     return fields
