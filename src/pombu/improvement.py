@@ -17,7 +17,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from pombu import objectives
-from pombu.config import PolicyConfig, ReturnConfig, ValueConfig
+from pombu.config import PlainReturnConfig, PolicyConfig, ValueConfig
 from pombu.imagination import Imagined
 from pombu.networks import MLP
 from pombu.policies import GaussianPolicy, kl, log_prob
@@ -55,7 +55,7 @@ class PolicyReport(NamedTuple):
 
 
 @partial(jit, static_argnames="config")
-def prepare(imagined: Imagined, config: ReturnConfig) -> tuple[Batch, Targets]:
+def prepare(imagined: Imagined, config: PlainReturnConfig) -> tuple[Batch, Targets]:
     """Returns, advantages and uncertainty of imagined steps, and these as samples."""
     goals = targets(
         imagined.rewards,

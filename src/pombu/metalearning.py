@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pombu import objectives
-from pombu.config import ReturnConfig, TrustRegionConfig
+from pombu.config import PlainReturnConfig, TrustRegionConfig
 from pombu.imagination import Imagined
 from pombu.improvement import Batch, likelihood_ratio, prepare
 from pombu.policies import GaussianPolicy, kl, log_prob
@@ -34,7 +34,7 @@ class Judged(NamedTuple):
     baseline_loss: Scalar
 
 
-def judge(imagined: Imagined, config: ReturnConfig) -> Judged:
+def judge(imagined: Imagined, config: PlainReturnConfig) -> Judged:
     """Advantages over a linear baseline that is fitted to the same trajectories."""
     values, loss = _baseline(imagined, config.gamma)
     batch, goals = prepare(imagined._replace(values=values), config)

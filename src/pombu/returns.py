@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pombu.config import ReturnConfig
+from pombu.config import PlainReturnConfig, ReturnConfig
 from pombu.uncertainty.algorithm1 import propagate, standard_deviation
 
 Steps = Float[Array, "H N"]
 
 
 def scaled_reward(
-    reward: Float[Array, "*b"], std: Float[Array, ""], config: ReturnConfig
+    reward: Float[Array, "*b"], std: Float[Array, ""], config: PlainReturnConfig
 ) -> Float[Array, "*b"]:
     """Clip a raw reward, then divide it by the standard deviation of real returns."""
     if config.reward_clip is not None:
@@ -54,7 +54,7 @@ def targets(
     local: Steps,
     continues: Steps,
     weight: Steps,
-    config: ReturnConfig,
+    config: PlainReturnConfig,
     beyond: Float[Array, "1 N"] | None = None,
 ) -> Targets:
     """Returns and advantages of Section 4 and sqrt(D) of Algorithm 1.
@@ -87,9 +87,10 @@ def targets(
     if config.standardise_advantages:
         advantages = (advantages - mean) / std
     variance = propagate(local, config.gamma, continues)
-    if config.variance_clip is not None:
-        variance = jnp.minimum(variance, config.variance_clip)
+    clip = config.variance_clip if isinstance(config, ReturnConfig) else None
+    if clip is not None:
+        variance = jnp.minimum(variance, clip)
     uncertainty = standard_deviation(variance)
-    if config.uncertainty_units == "advantage":
+    if isinstance(config, ReturnConfig) and config.uncertainty_units == "advantage":
         uncertainty = uncertainty / std
     return Targets(returns, advantages, uncertainty, std)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
-from pombu.config import ReturnConfig
+from pombu.config import PlainReturnConfig
 from pombu.data import Normaliser
 from pombu.envs import Task, collect
 from pombu.imagination import Imagined
@@ -26,7 +26,7 @@ def simulate(
     task: Task,
     normaliser: Normaliser,
     return_std: float,
-    returns: ReturnConfig,
+    returns: PlainReturnConfig,
     key: PRNGKeyArray,
     seeds: list[int],
 ) -> Imagined:

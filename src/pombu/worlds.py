@@ -14,8 +14,8 @@ from pombu.config import (
     ImaginationConfig,
     ModelConfig,
     MultiStepModelConfig,
+    PlainReturnConfig,
     Precision,
-    ReturnConfig,
 )
 from pombu.data import Experience, Normaliser, build_dataset, regression
 from pombu.endings import Ending, network_of, says_ended
@@ -77,7 +77,7 @@ class Rules(eqx.Module):
 
     contract: Contract | None = eqx.field(static=True)
     box: ActionBox = eqx.field(static=True)
-    returns: ReturnConfig = eqx.field(static=True)
+    returns: PlainReturnConfig = eqx.field(static=True)
     horizon: int = eqx.field(static=True)
     runaway: float = eqx.field(static=True)
     precision: Precision = eqx.field(static=True)
@@ -87,7 +87,7 @@ class Rules(eqx.Module):
 
 def rules_of(
     task: Task,
-    returns: ReturnConfig,
+    returns: PlainReturnConfig,
     imagination: ImaginationConfig,
     model: ModelConfig | MultiStepModelConfig,
     draw: Draw = "trajectory",

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import pombu
+from pombu.cli import main
 from pombu.errors import UsageError
 
 
@@ -28,3 +29,14 @@ def test_learn_predict_save_load(name: str, tmp_path: Path) -> None:
 def test_an_unknown_option_is_answered_with_those_there_are(name: str) -> None:
     with pytest.raises(UsageError, match="has no option 'alpha'; it has env, "):
         getattr(pombu, name)("Point2D", preset="smoke", alpha=0.5)
+
+
+@pytest.mark.parametrize("algo", ["metrpo", "slbo", "mbmpo"])
+@pytest.mark.parametrize("option", ["variance-clip", "uncertainty-units"])
+def test_units_of_an_uncertainty_that_is_not_used(
+    algo: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--algo", algo, f"--returns.{option}", "None"]) == 2
+    said = capsys.readouterr().err
+    assert f"{algo} has no option --returns.{option}; it has " in said
+    assert "--returns.gamma" in said

@@ -364,10 +364,11 @@ def fit_member(
             while len(waiting) < config.batch_size:
                 waiting += list(rng.permutation(rows))
             batch, waiting = waiting[: config.batch_size], waiting[config.batch_size :]
+            rate = config.learning_rate
+            if config.final_learning_rate is not None:
+                rate += (config.final_learning_rate - rate) * step / longest
             member = adam.step(
-                member,
-                fit_gradient(member, inputs[batch], outputs[batch]),
-                config.learning_rate,
+                member, fit_gradient(member, inputs[batch], outputs[batch]), rate
             )
             step += 1
         predicted, _ = forward(effective(member), inputs[held_out], relu)

@@ -73,9 +73,10 @@ def test_learns_a_linear_map() -> None:
         {},
         {"validate_every": 3, "patience": 4},
         {"validate_every_steps": 2, "max_steps": 7},
+        {"final_learning_rate": 1e-3, "max_epochs": 15, "patience": 15},
     ],
 )
-def test_equals_a_plain_loop(fields: dict[str, int]) -> None:
+def test_equals_a_plain_loop(fields: dict[str, Any]) -> None:
     """The same batches, validations and stops; float32 against float64."""
     config = change(**fields)
     ensemble, report = do_fit(config)

@@ -46,6 +46,7 @@ PAPER_NAMES = {
 
 def test_nothing_recompiles_after_the_second_iteration() -> None:
     """Five more, during which the members start afresh once."""
+    jax.clear_caches()  # or an earlier test might have compiled what the first needs
     config = change(CONFIG, model__reinitialise_every=4, iterations=8)
     learner = Learner(TASK, config)
     state, episodes = learner.init(0), EpisodeStore()

@@ -71,11 +71,12 @@ def change(config: Any, **fields: Any) -> Any:
 
 
 def run(learner: Learner, seed: int, iterations: int) -> tuple[Any, list[Any]]:
-    """The last state and all metrics of a run."""
+    """The last state, and metrics and counters of every iteration."""
     state, episodes, rows = learner.init(seed), EpisodeStore(), []
     for _ in range(iterations):
         state, metrics = learner.iterate(state, episodes, StageTimer())
-        rows.append(metrics)
+        counted = ("iteration", "real_steps", "imagined_steps")
+        rows.append({name: int(getattr(state, name)) for name in counted} | metrics)
     return state, rows
 
 

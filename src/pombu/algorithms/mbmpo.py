@@ -12,66 +12,58 @@ from functools import partial
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from pombu.config import MBMPOConfig
-from pombu.data import Experience, Normaliser, learn_from, no_experience
-from pombu.diagnosis import prediction_error
+from pombu.data import no_experience
 from pombu.dreams import beginnings
-from pombu.endings import Ending, fit_ending, fresh_ending
+from pombu.endings import fresh_ending
 from pombu.envs import Task, collect
 from pombu.imagination import imagine_in_shards
+from pombu.learner import (
+    EnsembleLearner,
+    Metrics,
+    WithEnsemble,
+    after_iteration,
+    beginning,
+    keys_of,
+    with_unit_std,
+)
 from pombu.metalearning import Judged, adapt_to_all, judge, meta_step, side_by_side
-from pombu.models import Ensemble
 from pombu.policies import GaussianPolicy, init_policy
 from pombu.randomness import Keys
 from pombu.reporting import (
-    fit_metrics,
     policy_metrics,
     trust_region_metrics,
     trust_region_summary,
 )
-from pombu.rollouts import act_with, evaluate, policy_of
-from pombu.training.algorithm import Policy
+from pombu.rollouts import act_with
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
-from pombu.workers import Workers, jit
-from pombu.worlds import World, fresh_ensemble, refit, rules_of, world_of
-
-Metrics = dict[str, float]
+from pombu.workers import jit
+from pombu.worlds import World, fresh_ensemble, rules_of
 
 
-class State(eqx.Module):
+class State(WithEnsemble):
     """Everything that a run is, beside its episodes."""
 
-    seed: np.ndarray
-    iteration: np.ndarray
-    real_steps: np.ndarray
-    imagined_steps: np.ndarray
-    policy: GaussianPolicy
     adapted: GaussianPolicy
     """One policy per task, which collect the next real trajectories."""
-    ensemble: Ensemble
-    experience: Experience
-    ending: Ending | None
-    """Learned termination, where it is not known."""
 
 
-class Learner:
+class Learner(EnsembleLearner[MBMPOConfig, State]):
     """MB-MPO over one task: `init` a state, then `iterate` it."""
+
+    algorithm = "mbmpo"
 
     def __init__(
         self,
         task: Task,
         config: MBMPOConfig,
-        name: str = "mbmpo",
+        name: str = "",
         workers: int | None = None,
     ) -> None:
-        self.name = name
-        self.task = task
-        self.config = config
-        self.workers = Workers(workers)
+        super().__init__(task, config, name, workers)
         self.rules = rules_of(task, config.returns, config.imagination, config.model)
 
     def init(self, seed: int) -> State:
@@ -83,10 +75,7 @@ class Learner:
             keys.jax("policy"), dim, task.action_dim, config.policy.hidden
         )
         return State(
-            seed=np.asarray(seed),
-            iteration=np.asarray(0),
-            real_steps=np.asarray(0),
-            imagined_steps=np.asarray(0),
+            **beginning(seed),
             policy=policy,
             adapted=jax.tree.map(lambda x: jnp.stack([x] * config.tasks), policy),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
@@ -94,80 +83,28 @@ class Learner:
             ending=fresh_ending(keys.jax("ending"), task, config.model.termination),
         )
 
-    def policy(self, state: State) -> Policy:
-        """pi_theta before adaptation, to act with."""
-        return policy_of(state.policy, Normaliser.of(state.experience.observation))
-
-    def world(self, state: State) -> World:
-        """The learned world as the state has it."""
-        return world_of(
-            state.ensemble, state.experience, self.config.model, state.ending
-        )
-
     def iterate(
         self, state: State, episodes: EpisodeStore, stage: StageTimer
     ) -> tuple[State, Metrics]:
         """Collect with adapted policies, fit, meta-learn and evaluate."""
-        config, task, returns = self.config, self.task, self.config.returns
-        keys = Keys(int(state.seed), int(state.iteration))
-        number = config.trajectories
+        keys, number = keys_of(state), self.config.trajectories
         with stage("collect"):
-            normaliser = Normaliser.of(state.experience.observation)
-            act = act_with((state.adapted, normaliser), number, keys.jax("collect"))
-            collected = collect(task, act, keys.episodes("collect", number))
+            policies = (state.adapted, self.normaliser(state))
+            act = act_with(policies, number, keys.jax("collect"))
+            collected = collect(self.task, act, keys.episodes("collect", number))
             episodes.append(collected)
-            experience = learn_from(
-                state.experience, collected, returns.gamma, returns.reward_clip
-            )
+        state = self.remember(state, collected)
         with stage("fit"):
-            ensemble, fitted = refit(
-                state.ensemble,
-                task,
-                list(episodes),
-                experience,
-                config.model,
-                config.rows(task.horizon),
-                keys,
-                int(state.iteration),
-                self.workers,
-            )
-            ending, found = fit_ending(state.ending, list(episodes), experience, keys)
-        policy = state.policy
-        if config.policy.reset_std:
-            policy = GaussianPolicy(policy.mean, jnp.zeros_like(policy.log_std))
-        state = eqx.tree_at(
-            lambda s: (
-                s.iteration,
-                s.real_steps,
-                s.policy,
-                s.ensemble,
-                s.experience,
-                s.ending,
-            ),
-            state,
-            (
-                state.iteration + 1,
-                state.real_steps + sum(map(len, collected)),
-                policy,
-                ensemble,
-                experience,
-                ending,
-            ),
-            is_leaf=lambda leaf: leaf is None,
-        )
+            state, fitted = self.fit(state, episodes, keys)
         state, improved = self.improve(state, episodes, keys, stage)
+        state = after_iteration(state)
         with stage("evaluate"):
-            evaluated, real = evaluate(
-                task, self.policy(state), config.evaluation_episodes, keys
-            )
-            errors = prediction_error(self.world(state), self.rules, real)
+            evaluated = self.evaluate(state, keys)
         return state, {
             **evaluated,
             **improved,
-            **policy_metrics(state.policy, collected, experience),
-            **fit_metrics(fitted),
-            **found,
-            **errors,
+            **policy_metrics(state.policy, collected, state.experience),
+            **fitted,
         }
 
     def improve(
@@ -177,6 +114,8 @@ class Learner:
         config = self.config
         tasks = self.tasks(state)
         policy, summaries = state.policy, []
+        if config.policy.reset_std:
+            policy = with_unit_std(policy)
         for i in range(config.updates):
             policy, summary = self.meta_step(policy, i, tasks, episodes, keys, stage)
             summaries.append(summary)

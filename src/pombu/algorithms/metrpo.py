@@ -11,74 +11,65 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from pombu.config import METRPOConfig, ReturnConfig
-from pombu.data import Experience, Normaliser, learn_from, no_experience
-from pombu.diagnosis import prediction_error
-from pombu.dreams import Plan, dreamer
-from pombu.endings import Ending, fit_ending, fresh_ending
+from pombu.config import METRPOConfig, PlainReturnConfig
+from pombu.data import Normaliser, no_experience
+from pombu.dreams import Plan
+from pombu.endings import fresh_ending
 from pombu.envs import Episode, Task
 from pombu.imagination import Imagined, imagine
 from pombu.improvement import Batch, prepare
-from pombu.models import Ensemble
+from pombu.learner import (
+    EnsembleLearner,
+    Metrics,
+    WithEnsemble,
+    after_iteration,
+    beginning,
+    keys_of,
+    with_unit_std,
+)
 from pombu.objectives import value_loss
 from pombu.policies import GaussianPolicy, init_policy
 from pombu.randomness import Keys
 from pombu.reporting import (
-    fit_metrics,
     policy_metrics,
     trust_region_metrics,
     trust_region_summary,
 )
 from pombu.returns import Targets
-from pombu.rollouts import alone, evaluate, gather, policy_of
-from pombu.training.algorithm import Policy
+from pombu.rollouts import alone, gather
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
 from pombu.trpo import improve_policy
 from pombu.values import LinearValue, fit_linear, init_linear, predict_linear
-from pombu.workers import Workers, jit
+from pombu.workers import jit
 from pombu.worlds import (
     Rules,
     World,
     fresh_ensemble,
-    refit,
     rules_of,
     starts,
-    world_of,
 )
 
-Metrics = dict[str, float]
 
-
-class State(eqx.Module):
+class State(WithEnsemble):
     """Everything that a run is, beside its episodes."""
 
-    seed: np.ndarray
-    iteration: np.ndarray
-    real_steps: np.ndarray
-    imagined_steps: np.ndarray
-    policy: GaussianPolicy
     baseline: LinearValue
-    ensemble: Ensemble
-    experience: Experience
-    ending: Ending | None
-    """Learned termination; None where it is known."""
 
 
-class Learner:
+class Learner(EnsembleLearner[METRPOConfig, State]):
     """ME-TRPO over one task: `init` a state, then `iterate` it."""
+
+    algorithm = "metrpo"
 
     def __init__(
         self,
         task: Task,
         config: METRPOConfig,
-        name: str = "metrpo",
+        name: str = "",
         workers: int | None = None,
     ) -> None:
-        self.name = name
-        self.task = task
-        self.config = config
-        self.workers = Workers(workers)
+        super().__init__(task, config, name, workers)
         self.rules = rules_of(
             task, config.returns, config.imagination, config.model, config.draw
         )
@@ -89,10 +80,7 @@ class Learner:
         keys = Keys(seed, 0)
         dim = task.observation_dim
         return State(
-            seed=np.asarray(seed),
-            iteration=np.asarray(0),
-            real_steps=np.asarray(0),
-            imagined_steps=np.asarray(0),
+            **beginning(seed),
             policy=init_policy(
                 keys.jax("policy"), dim, task.action_dim, config.policy.hidden
             ),
@@ -102,22 +90,12 @@ class Learner:
             ending=fresh_ending(keys.jax("ending"), task, config.model.termination),
         )
 
-    def policy(self, state: State) -> Policy:
-        """pi_theta, to act with."""
-        return policy_of(state.policy, Normaliser.of(state.experience.observation))
-
-    def world(self, state: State) -> World:
-        """The learned world as the state has it."""
-        return world_of(
-            state.ensemble, state.experience, self.config.model, state.ending
-        )
-
     def iterate(
         self, state: State, episodes: EpisodeStore, stage: StageTimer
     ) -> tuple[State, Metrics]:
         """Collect, fit, improve and evaluate."""
         config, task = self.config, self.task
-        keys = Keys(int(state.seed), int(state.iteration))
+        keys = keys_of(state)
         with stage("collect"):
             _, policies = self.explore(state, episodes)
             collected = gather(
@@ -126,17 +104,14 @@ class Learner:
             episodes.append(collected)
         state, learned = self.digest(state, episodes, collected, stage)
         with stage("evaluate"):
-            evaluated, real = evaluate(
-                task, self.policy(state), config.evaluation_episodes, keys
-            )
-            errors = prediction_error(self.world(state), self.rules, real)
-        return state, {**evaluated, **learned, **errors}
+            evaluated = self.evaluate(state, keys)
+        return state, {**evaluated, **learned}
 
     def explore(
         self, state: State, episodes: EpisodeStore
     ) -> tuple[State, tuple[GaussianPolicy, Normaliser]]:
         """What to collect the next real episodes with: the policy itself."""
-        return state, alone(state.policy, Normaliser.of(state.experience.observation))
+        return state, alone(state.policy, self.normaliser(state))
 
     def digest(
         self,
@@ -146,42 +121,15 @@ class Learner:
         stage: StageTimer,
     ) -> tuple[State, Metrics]:
         """Learn from newly collected episodes, which are among `episodes` already."""
-        config, task, returns = self.config, self.task, self.config.returns
-        keys = Keys(int(state.seed), int(state.iteration))
-        experience = learn_from(
-            state.experience, collected, returns.gamma, returns.reward_clip
-        )
+        keys = keys_of(state)
+        state = self.remember(state, collected)
         with stage("fit"):
-            ensemble, report = refit(
-                state.ensemble,
-                task,
-                list(episodes),
-                experience,
-                config.model,
-                config.rows(task.horizon),
-                keys,
-                int(state.iteration),
-                self.workers,
-            )
-            ending, found = fit_ending(state.ending, list(episodes), experience, keys)
-        state = eqx.tree_at(
-            lambda s: (s.iteration, s.real_steps, s.ensemble, s.experience, s.ending),
-            state,
-            (
-                state.iteration + 1,
-                state.real_steps + sum(map(len, collected)),
-                ensemble,
-                experience,
-                ending,
-            ),
-            is_leaf=lambda leaf: leaf is None,
-        )
+            state, fitted = self.fit(state, episodes, keys)
         state, improved = self.improve(state, episodes, keys, stage)
-        return state, {
+        return after_iteration(state), {
             **improved,
-            **policy_metrics(state.policy, collected, experience),
-            **fit_metrics(report),
-            **found,
+            **policy_metrics(state.policy, collected, state.experience),
+            **fitted,
         }
 
     def improve(
@@ -191,16 +139,8 @@ class Learner:
         config = self.config
         policy, baseline = state.policy, state.baseline
         if config.policy.reset_std:
-            policy = GaussianPolicy(policy.mean, jnp.zeros_like(policy.log_std))
-        dream = dreamer(
-            config.model.kind,
-            self.task,
-            self.world(state),
-            self.rules,
-            list(episodes),
-            keys,
-            self.workers,
-        )
+            policy = with_unit_std(policy)
+        dream = self.dreamer(state, episodes, keys)
         rule = _StopRule(self, state, episodes, keys, policy)
         plan = self.plan("imagine")
         summaries = []
@@ -246,7 +186,7 @@ def _fit_baseline(
 
 
 def judge(
-    imagined: Imagined, baseline: LinearValue, config: ReturnConfig
+    imagined: Imagined, baseline: LinearValue, config: PlainReturnConfig
 ) -> tuple[Batch, Targets, LinearValue, Float[Array, ""]]:
     """Advantages by the old baseline, and the baseline fitted to this batch."""
     values = _predict(baseline, imagined.observations)

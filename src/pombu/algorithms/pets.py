@@ -29,6 +29,7 @@ from pombu.data import (
 )
 from pombu.envs import Episode, Task, collect
 from pombu.improvement import Batch, improve_value, value_adam
+from pombu.learner import Metrics, Progress, TaskLearner, beginning, keys_of
 from pombu.models import GaussianEnsemble, fit_gaussian, gaussian_adam
 from pombu.networks import MLP
 from pombu.planning import Controller, Planned, Sequences, plan
@@ -46,18 +47,12 @@ from pombu.randomness import Keys
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
 from pombu.values import init_value
-from pombu.workers import Workers, jit
-
-Metrics = dict[str, float]
+from pombu.workers import jit
 
 
-class State(eqx.Module):
+class State(Progress):
     """Everything that a run is, beside its episodes."""
 
-    seed: np.ndarray
-    iteration: np.ndarray
-    real_steps: np.ndarray
-    imagined_steps: np.ndarray
     ensemble: GaussianEnsemble
     ensemble_optimiser: Any
     value: MLP
@@ -65,20 +60,19 @@ class State(eqx.Module):
     experience: Experience
 
 
-class Learner:
+class Learner(TaskLearner[PETSConfig]):
     """PETS over one task: `init` a state, then `iterate` it."""
+
+    algorithm = "pets"
 
     def __init__(
         self,
         task: Task,
         config: PETSConfig,
-        name: str = "pets",
+        name: str = "",
         workers: int | None = None,
     ) -> None:
-        self.name = name
-        self.task = task
-        self.config = config
-        self.workers = Workers(workers)
+        super().__init__(task, config, name, workers)
         planner = config.planner
         self.rules = Rules(
             task.contract,
@@ -97,10 +91,7 @@ class Learner:
         ensemble = fresh_gaussian(keys.jax("ensemble"), task, config.model)
         value = init_value(keys.jax("value"), task.observation_dim, config.value.hidden)
         return State(
-            seed=np.asarray(seed),
-            iteration=np.asarray(0),
-            real_steps=np.asarray(0),
-            imagined_steps=np.asarray(0),
+            **beginning(seed),
             ensemble=ensemble,
             ensemble_optimiser=gaussian_adam(ensemble),
             value=value,
@@ -143,7 +134,7 @@ class Learner:
     ) -> tuple[State, Metrics]:
         """Collect by planning, fit, evaluate."""
         config, task = self.config, self.task
-        keys = Keys(int(state.seed), int(state.iteration))
+        keys = keys_of(state)
         seeds = keys.episodes("collect", config.trajectories)
         with stage("collect"):
             if int(state.iteration):

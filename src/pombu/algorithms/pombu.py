@@ -18,10 +18,9 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pombu.config import POMBUConfig
-from pombu.data import Experience, Normaliser, learn_from, no_experience
-from pombu.diagnosis import prediction_error
-from pombu.dreams import Dreamer, Plan, dreamer
-from pombu.endings import Ending, fit_ending, fresh_ending
+from pombu.data import Normaliser, no_experience
+from pombu.dreams import Plan
+from pombu.endings import fresh_ending
 from pombu.envs import Episode, Task
 from pombu.improvement import (
     improve_policy,
@@ -30,57 +29,51 @@ from pombu.improvement import (
     prepare,
     value_adam,
 )
-from pombu.models import Ensemble
+from pombu.learner import (
+    EnsembleLearner,
+    Metrics,
+    WithEnsemble,
+    after_iteration,
+    beginning,
+    keys_of,
+    with_unit_std,
+)
 from pombu.networks import MLP
 from pombu.objectives import exploration_advantage
 from pombu.policies import GaussianPolicy, init_policy
 from pombu.randomness import Keys
-from pombu.reporting import Update, fit_metrics, improvement_metrics, policy_metrics
-from pombu.rollouts import evaluate, gather, policy_of
-from pombu.training.algorithm import Policy
+from pombu.reporting import Update, improvement_metrics, policy_metrics
+from pombu.rollouts import alone, gather
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
 from pombu.values import init_value
-from pombu.workers import Workers
-from pombu.worlds import World, fresh_ensemble, refit, rules_of, world_of
-
-Metrics = dict[str, float]
+from pombu.worlds import fresh_ensemble, rules_of
 
 
-class State(eqx.Module):
+class State(WithEnsemble):
     """Everything that a run is, beside its episodes."""
 
-    seed: np.ndarray
-    iteration: np.ndarray
-    real_steps: np.ndarray
-    imagined_steps: np.ndarray
     alpha: np.ndarray
     """The penalty's weight now."""
-    policy: GaussianPolicy
     policy_optimiser: Any
     value: MLP
     value_optimiser: Any
-    ensemble: Ensemble
-    experience: Experience
-    ending: Ending | None
-    """Learned termination; None where it is known."""
 
 
-class Learner:
+class Learner(EnsembleLearner[POMBUConfig, State]):
     """Algorithm 2 over one task: `init` a state, then `iterate` it."""
+
+    algorithm = "pombu"
 
     def __init__(
         self,
         task: Task,
         config: POMBUConfig,
-        name: str = "pombu",
+        name: str = "",
         workers: int | None = None,
     ) -> None:
         config.require_full_minibatches(task.horizon)
-        self.name = name
-        self.task = task
-        self.config = config
-        self.workers = Workers(workers)
+        super().__init__(task, config, name, workers)
         self.rules = rules_of(task, config.returns, config.imagination, config.model)
 
     def init(self, seed: int) -> State:
@@ -93,10 +86,7 @@ class Learner:
         )
         value = init_value(keys.jax("value"), dim, config.value.hidden)
         return State(
-            seed=np.asarray(seed),
-            iteration=np.asarray(0),
-            real_steps=np.asarray(0),
-            imagined_steps=np.asarray(0),
+            **beginning(seed),
             alpha=np.asarray(config.alpha),
             policy=policy,
             policy_optimiser=policy_adam(config.policy).init(policy),
@@ -107,16 +97,12 @@ class Learner:
             ending=fresh_ending(keys.jax("ending"), task, config.model.termination),
         )
 
-    def policy(self, state: State) -> Policy:
-        """pi_theta, to act with."""
-        return policy_of(state.policy, Normaliser.of(state.experience.observation))
-
     def iterate(
         self, state: State, episodes: EpisodeStore, stage: StageTimer
     ) -> tuple[State, Metrics]:
         """One pass of Algorithm 2's loop."""
         config = self.config
-        keys = Keys(int(state.seed), int(state.iteration))
+        keys = keys_of(state)
         with stage("explore"):
             state, explorers = self.explore(state, episodes)
         with stage("collect"):
@@ -126,30 +112,19 @@ class Learner:
             episodes.append(collected)
         state, learned = self.digest(state, episodes, collected, stage)
         with stage("evaluate"):
-            evaluated, real = evaluate(
-                self.task, self.policy(state), config.evaluation_episodes, keys
-            )
-            errors = prediction_error(self.world(state), self.rules, real)
-        return state, {
-            "iteration": int(state.iteration),
-            "real_steps": int(state.real_steps),
-            "imagined_steps": int(state.imagined_steps),
-            **evaluated,
-            **learned,
-            **errors,
-        }
+            evaluated = self.evaluate(state, keys)
+        return state, {**evaluated, **learned}
 
     def explore(
         self, state: State, episodes: EpisodeStore
     ) -> tuple[State, tuple[GaussianPolicy, Normaliser]]:
         """What to collect the next real episodes with, as one stack of policies."""
-        keys = Keys(int(state.seed), int(state.iteration))
+        keys = keys_of(state)
         if int(state.iteration) < self.config.policy.reset_std_iterations:
-            state = eqx.tree_at(
-                lambda s: s.policy.log_std, state, jnp.zeros_like(state.policy.log_std)
-            )
+            noisy = with_unit_std(state.policy)
+            state = eqx.tree_at(lambda s: s.policy, state, noisy)
         explorers, imagined = self.explorers(state, episodes, keys)
-        return self._count(state, imagined), explorers
+        return self.imagined(state, imagined), explorers
 
     def digest(
         self,
@@ -160,48 +135,17 @@ class Learner:
     ) -> tuple[State, Metrics]:
         """Learn from newly collected episodes, which are among `episodes` already."""
         config = self.config
-        keys = Keys(int(state.seed), int(state.iteration))
-        state = self._remember(state, collected)
+        keys = keys_of(state)
+        state = self.remember(state, collected)
         with stage("fit"):
             state, fitted = self.fit(state, episodes, keys)
         state, improved = self.improve(state, episodes, keys, stage)
-        state = self._count(state, config.updates * config.imagination.trajectories)
-        state = eqx.tree_at(lambda s: s.iteration, state, state.iteration + 1)
-        return state, {
+        state = self.imagined(state, config.updates * config.imagination.trajectories)
+        return after_iteration(state), {
             **improved,
             **policy_metrics(state.policy, collected, state.experience),
             **fitted,
         }
-
-    def world(self, state: State) -> World:
-        """The learned world as the state has it."""
-        return world_of(
-            state.ensemble, state.experience, self.config.model, state.ending
-        )
-
-    def fit(
-        self, state: State, episodes: EpisodeStore, keys: Keys
-    ) -> tuple[State, Metrics]:
-        """Train the ensemble on all real data."""
-        ensemble, report = refit(
-            state.ensemble,
-            self.task,
-            list(episodes),
-            state.experience,
-            self.config.model,
-            self.config.rows(self.task.horizon),
-            keys,
-            int(state.iteration),
-            self.workers,
-        )
-        ending, found = fit_ending(state.ending, list(episodes), state.experience, keys)
-        fitted: State = eqx.tree_at(
-            lambda s: (s.ensemble, s.ending),
-            state,
-            (ensemble, ending),
-            is_leaf=lambda leaf: leaf is None,
-        )
-        return fitted, {**fit_metrics(report), **found}
 
     def improve(
         self, state: State, episodes: EpisodeStore, keys: Keys, stage: StageTimer
@@ -213,7 +157,7 @@ class Learner:
         """
         config = self.config
         done = self._done(state)
-        dream = self._dreamer(state, episodes, keys)
+        dream = self.dreamer(state, episodes, keys)
         plan = Plan(
             "imagine",
             0,
@@ -272,13 +216,12 @@ class Learner:
         uncertain, A + beta sqrt(D). Before the first fit pi_theta itself explores.
         """
         config = self.config
-        normaliser = Normaliser.of(state.experience.observation)
+        normaliser = self.normaliser(state)
         number = config.exploration.policies
         if not number or not int(state.iteration):
-            alone = jax.tree.map(lambda leaf: leaf[None], state.policy)
-            return (alone, normaliser), 0
+            return alone(state.policy, normaliser), 0
         done = self._done(state)
-        dream = self._dreamer(state, episodes, keys)
+        dream = self.dreamer(state, episodes, keys)
 
         def explorer(index: int) -> GaussianPolicy:
             weights = self._member_weights(keys.jax("members", index))
@@ -302,37 +245,6 @@ class Learner:
         policies = self.workers.map(explorer, range(number))
         stack = jax.tree.map(lambda *leaves: jnp.stack(leaves), *policies)
         return (stack, normaliser), number * config.exploration.trajectories
-
-    def _dreamer(self, state: State, episodes: EpisodeStore, keys: Keys) -> Dreamer:
-        """What gives virtual trajectories in the learned world, or in the simulator."""
-        return dreamer(
-            self.config.model.kind,
-            self.task,
-            self.world(state),
-            self.rules,
-            list(episodes),
-            keys,
-            self.workers,
-        )
-
-    def _count(self, state: State, trajectories: int) -> State:
-        """Add the steps of imagined trajectories."""
-        steps = state.imagined_steps + trajectories * self.rules.horizon
-        counted: State = eqx.tree_at(lambda s: s.imagined_steps, state, steps)
-        return counted
-
-    def _remember(self, state: State, collected: list[Episode]) -> State:
-        returns = self.config.returns
-        experience = learn_from(
-            state.experience, collected, returns.gamma, returns.reward_clip
-        )
-        steps = sum(len(episode.rewards) for episode in collected)
-        remembered: State = eqx.tree_at(
-            lambda s: (s.experience, s.real_steps),
-            state,
-            (experience, state.real_steps + steps),
-        )
-        return remembered
 
     def _done(self, state: State) -> float:
         """Share of the planned iterations that lies behind."""

@@ -20,17 +20,22 @@ from jaxtyping import Array, Float
 
 from pombu.config import NoiseConfig, SLBOConfig
 from pombu.data import (
-    Experience,
-    Normaliser,
-    learn_from,
     no_experience,
     transitions,
 )
-from pombu.diagnosis import prediction_error
-from pombu.dreams import Plan, dreamer
-from pombu.endings import Ending, fit_ending, fresh_ending
+from pombu.dreams import Plan
+from pombu.endings import fresh_ending
 from pombu.envs import Episode, Task, collect_rounds
 from pombu.improvement import Batch, improve_value, prepare, value_adam
+from pombu.learner import (
+    Imagining,
+    Metrics,
+    WorldLearner,
+    after_iteration,
+    beginning,
+    keys_of,
+    with_unit_std,
+)
 from pombu.models import Layers
 from pombu.multistep import (
     init_network,
@@ -43,50 +48,37 @@ from pombu.objectives import weighted_mean
 from pombu.policies import GaussianPolicy, init_policy
 from pombu.randomness import Keys
 from pombu.reporting import policy_metrics, trust_region_metrics, trust_region_summary
-from pombu.rollouts import Act, act_alone, evaluate, policy_of
-from pombu.training.algorithm import Policy
+from pombu.rollouts import Act, act_alone
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
 from pombu.trpo import improve_policy
 from pombu.values import init_value
-from pombu.workers import Workers
 from pombu.worlds import World, rules_of
 
-Metrics = dict[str, float]
 
-
-class State(eqx.Module):
+class State(Imagining):
     """Everything that a run is, beside its episodes."""
 
-    seed: np.ndarray
-    iteration: np.ndarray
-    real_steps: np.ndarray
-    imagined_steps: np.ndarray
-    policy: GaussianPolicy
     value: MLP
     value_optimiser: Any
     network: Layers
     network_optimiser: Any
-    experience: Experience
-    ending: Ending | None
-    """Learned termination; None where it is known."""
 
 
-class Learner:
+class Learner(WorldLearner[SLBOConfig, State]):
     """SLBO over one task: `init` a state, then `iterate` it."""
+
+    algorithm = "slbo"
 
     def __init__(
         self,
         task: Task,
         config: SLBOConfig,
-        name: str = "slbo",
+        name: str = "",
         workers: int | None = None,
     ) -> None:
         config.require_full_minibatches(task.horizon)
-        self.name = name
-        self.task = task
-        self.config = config
-        self.workers = Workers(workers)
+        super().__init__(task, config, name, workers)
         self.rules = rules_of(task, config.returns, config.imagination, config.model)
 
     def init(self, seed: int) -> State:
@@ -97,10 +89,7 @@ class Learner:
         value = init_value(keys.jax("value"), dim, config.value.hidden)
         network = init_network(keys.jax("network"), task, config.model)
         return State(
-            seed=np.asarray(seed),
-            iteration=np.asarray(0),
-            real_steps=np.asarray(0),
-            imagined_steps=np.asarray(0),
+            **beginning(seed),
             policy=init_policy(
                 keys.jax("policy"), dim, task.action_dim, config.policy.hidden
             ),
@@ -111,10 +100,6 @@ class Learner:
             experience=no_experience(dim, task.action_dim),
             ending=fresh_ending(keys.jax("ending"), task, config.model.termination),
         )
-
-    def policy(self, state: State) -> Policy:
-        """pi_theta, to act with."""
-        return policy_of(state.policy, Normaliser.of(state.experience.observation))
 
     def world(self, state: State) -> World:
         """The learned world as the state has it."""
@@ -127,7 +112,7 @@ class Learner:
     ) -> tuple[State, Metrics]:
         """One stage: collect, alternate, evaluate."""
         config, task = self.config, self.task
-        keys = Keys(int(state.seed), int(state.iteration))
+        keys = keys_of(state)
         with stage("collect"):
             collected = collect_rounds(
                 task, partial(self.round, state, keys), config.least_steps
@@ -135,18 +120,15 @@ class Learner:
             episodes.append(collected)
         state, learned = self.digest(state, episodes, collected, stage)
         with stage("evaluate"):
-            evaluated, real = evaluate(
-                task, self.policy(state), config.evaluation_episodes, keys
-            )
-            errors = prediction_error(self.world(state), self.rules, real)
-        return state, {**evaluated, **learned, **errors}
+            evaluated = self.evaluate(state, keys)
+        return state, {**evaluated, **learned}
 
     def round(self, state: State, keys: Keys, index: int) -> tuple[Act, list[int]]:
         """How to act in a round of real episodes, and their seeds."""
         config = self.config
         number = config.trajectories
         part, name = ((), "collect") if not index else ((index,), f"collect {index}")
-        normaliser = Normaliser.of(state.experience.observation)
+        normaliser = self.normaliser(state)
         act = act_alone(state.policy, normaliser, number, keys.jax("collect", *part))
         shape = (number, self.task.action_dim)
         noisy = with_noise(act, shape, config.noise, keys.numpy("noise", *part))
@@ -160,26 +142,16 @@ class Learner:
         stage: StageTimer,
     ) -> tuple[State, Metrics]:
         """Learn from newly collected episodes, which are among `episodes` already."""
-        config, returns = self.config, self.config.returns
-        keys = Keys(int(state.seed), int(state.iteration))
-        experience = learn_from(
-            state.experience, collected, returns.gamma, returns.reward_clip
-        )
-        ending, found = fit_ending(state.ending, list(episodes), experience, keys)
-        policy = state.policy
-        if config.policy.reset_std:
-            policy = GaussianPolicy(policy.mean, jnp.zeros_like(policy.log_std))
-        state = eqx.tree_at(
-            lambda s: (s.policy, s.experience, s.real_steps, s.ending),
-            state,
-            (policy, experience, state.real_steps + sum(map(len, collected)), ending),
-            is_leaf=lambda leaf: leaf is None,
-        )
+        keys = keys_of(state)
+        state = self.remember(state, collected)
+        state, found = self.learn_ending(state, episodes, keys)
+        if self.config.policy.reset_std:
+            noisy = with_unit_std(state.policy)
+            state = eqx.tree_at(lambda s: s.policy, state, noisy)
         state, alternated = self.alternate(state, episodes, keys, stage)
-        state = eqx.tree_at(lambda s: s.iteration, state, state.iteration + 1)
-        return state, {
+        return after_iteration(state), {
             **alternated,
-            **policy_metrics(state.policy, collected, experience),
+            **policy_metrics(state.policy, collected, state.experience),
             **found,
         }
 
@@ -226,15 +198,7 @@ class Learner:
     ) -> tuple[State, list[dict[str, Array]]]:
         """The policy updates of one round."""
         config, imagination = self.config, self.config.imagination
-        dream = dreamer(
-            config.model.kind,
-            self.task,
-            world,
-            self.rules,
-            list(episodes),
-            keys,
-            self.workers,
-        )
+        dream = self.dreamer(state, episodes, keys, world)
         plan = Plan(
             "imagine", 0, imagination.trajectories, imagination.shards, jnp.ones(1)
         )

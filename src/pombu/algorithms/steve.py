@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pombu.actor_critic import ADAM, Frozen, train_model, train_networks
 from pombu.config import STEVEConfig
 from pombu.data import Normaliser, Transitions, most_recent, transitions
-from pombu.envs import Episode, Task, collect
+from pombu.envs import Episode, collect
 from pombu.expansion import (
     ActorCritic,
     ExpansionModel,
@@ -31,24 +31,19 @@ from pombu.expansion import (
     init_actor_critic,
     init_model,
 )
+from pombu.learner import Metrics, Progress, TaskLearner, beginning, keys_of
 from pombu.models import Layers
 from pombu.randomness import Keys
 from pombu.rollouts import evaluate
 from pombu.training.algorithm import Policy
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
-from pombu.workers import Workers, jit
-
-Metrics = dict[str, float]
+from pombu.workers import jit
 
 
-class State(eqx.Module):
+class State(Progress):
     """Everything that a run is, beside its episodes."""
 
-    seed: np.ndarray
-    iteration: np.ndarray
-    real_steps: np.ndarray
-    imagined_steps: np.ndarray
     updates: np.ndarray
     """Gradient steps of actor and critics so far."""
     networks: ActorCritic
@@ -58,20 +53,10 @@ class State(eqx.Module):
     frozen: Frozen
 
 
-class Learner:
+class Learner(TaskLearner[STEVEConfig]):
     """STEVE over one task: `init` a state, then `iterate` it."""
 
-    def __init__(
-        self,
-        task: Task,
-        config: STEVEConfig,
-        name: str = "steve",
-        workers: int | None = None,
-    ) -> None:
-        self.name = name
-        self.task = task
-        self.config = config
-        self.workers = Workers(workers)
+    algorithm = "steve"
 
     def init(self, seed: int) -> State:
         """Untrained networks."""
@@ -79,13 +64,9 @@ class Learner:
         keys, sizes = Keys(seed, 0), (task.observation_dim, task.action_dim)
         networks = init_actor_critic(keys.jax("networks"), *sizes, config.actor_critic)
         model = init_model(keys.jax("model"), *sizes, config.model)
-        zero = np.asarray(0)
         return State(
-            seed=np.asarray(seed),
-            iteration=zero,
-            real_steps=zero,
-            imagined_steps=zero,
-            updates=zero,
+            **beginning(seed),
+            updates=np.asarray(0),
             networks=networks,
             networks_optimiser=ADAM.init(networks),
             model=model,
@@ -110,7 +91,7 @@ class Learner:
     ) -> tuple[State, Metrics]:
         """Collect, train, evaluate."""
         config, task = self.config, self.task
-        keys = Keys(int(state.seed), int(state.iteration))
+        keys = keys_of(state)
         with stage("collect"):
             collected = self.collect(state, keys)
             episodes.append(collected)

@@ -7,6 +7,7 @@ from pombu.config.parts import Draw as Draw
 from pombu.config.parts import ExplorationConfig as ExplorationConfig
 from pombu.config.parts import ImaginationConfig as ImaginationConfig
 from pombu.config.parts import ModelConfig as ModelConfig
+from pombu.config.parts import PlainReturnConfig as PlainReturnConfig
 from pombu.config.parts import PolicyConfig as PolicyConfig
 from pombu.config.parts import Precision as Precision
 from pombu.config.parts import ReturnConfig as ReturnConfig

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pombu.config.parts import (
     ImaginationConfig,
     ModelConfig,
-    ReturnConfig,
+    PlainReturnConfig,
     at_least,
     require_world,
     within,
@@ -64,8 +64,8 @@ class MBMPOConfig:
         )
     )
     """How far one meta-step goes."""
-    returns: ReturnConfig = field(
-        default_factory=lambda: ReturnConfig(
+    returns: PlainReturnConfig = field(
+        default_factory=lambda: PlainReturnConfig(
             reward_clip=None, scale_rewards=False, advantage_clip=None
         )
     )

@@ -6,7 +6,7 @@ from pombu.config.parts import (
     Draw,
     ImaginationConfig,
     ModelConfig,
-    ReturnConfig,
+    PlainReturnConfig,
     at_least,
     require_world,
 )
@@ -85,8 +85,8 @@ class METRPOConfig:
     """How far one policy update goes."""
     stop_rule: StopRuleConfig = field(default_factory=StopRuleConfig)
     """When to stop improving before all updates are done."""
-    returns: ReturnConfig = field(
-        default_factory=lambda: ReturnConfig(
+    returns: PlainReturnConfig = field(
+        default_factory=lambda: PlainReturnConfig(
             lam=0.95, reward_clip=None, scale_rewards=False, advantage_clip=None
         )
     )

@@ -34,6 +34,9 @@ class ModelConfig:
     `learned` learns from real episodes that terminated where imagined ones do."""
     learning_rate: float = 2e-4
     """Adam's step size."""
+    final_learning_rate: float | None = None
+    """Adam's step size at the end of a whole fit, towards which it falls linearly in
+    every fit; None keeps it (paper)."""
     batch_size: int = 1000
     """Rows per gradient step."""
     gradient_clip: float = 0.5
@@ -135,9 +138,8 @@ class ValueConfig:
 
 
 @dataclass(frozen=True)
-class ReturnConfig:
-    """Units of rewards, advantages and uncertainty: together they give alpha and beta
-    their meaning."""
+class PlainReturnConfig:
+    """Discount, and units of rewards and advantages."""
 
     gamma: float = 0.99
     """Discount factor (published code; the paper's text is undiscounted)."""
@@ -155,6 +157,13 @@ class ReturnConfig:
     """Advantages are cut to plus or minus this value before they are standardised."""
     standardise_advantages: bool = True
     """Give the advantages of a batch mean 0 and standard deviation 1."""
+
+
+@dataclass(frozen=True)
+class ReturnConfig(PlainReturnConfig):
+    """The same with units of the uncertainty: together they give alpha and beta their
+    meaning."""
+
     variance_clip: float | None = 5.0
     """The variance D is cut to this value (published code); None leaves it."""
     uncertainty_units: Literal["reward", "advantage"] = "reward"
@@ -187,7 +196,7 @@ def within(name: str, value: float, interval: str, holds: bool) -> None:
         raise UsageError(f"{name} is {value}; it must lie in {interval}.")
 
 
-def require_world(imagination: ImaginationConfig, returns: ReturnConfig) -> None:
+def require_world(imagination: ImaginationConfig, returns: PlainReturnConfig) -> None:
     """Refuse what no model-based method can imagine with."""
     at_least("imagination.trajectories", imagination.trajectories, 1)
     at_least("imagination.shards", imagination.shards, 1)

@@ -5,8 +5,8 @@ from typing import Literal
 
 from pombu.config.parts import (
     ImaginationConfig,
+    PlainReturnConfig,
     Precision,
-    ReturnConfig,
     ValueConfig,
     at_least,
     require_world,
@@ -115,8 +115,8 @@ class SLBOConfig:
         )
     )
     """The value function and its update."""
-    returns: ReturnConfig = field(
-        default_factory=lambda: ReturnConfig(
+    returns: PlainReturnConfig = field(
+        default_factory=lambda: PlainReturnConfig(
             lam=0.95,
             bootstrap=True,
             reward_clip=None,

@@ -71,7 +71,7 @@ def _train(
     targets: Float[Array, "n o"],
     rows: Int[Array, "s b"],
     steps: Int[Array, ""],
-    learning_rate: Float[Array, ""],
+    rates: Float[Array, " s"],
     gradient_clip: float,
     precision: Precision,
 ) -> tuple[Ensemble, Any]:
@@ -85,7 +85,7 @@ def _train(
             lambda m: jnp.mean(_loss(m, inputs[batch], targets[batch], precision))
         )(member)
         direction, optimiser = transform.update(gradient, optimiser)
-        member = jax.tree.map(lambda w, d: w - learning_rate * d, member, direction)
+        member = jax.tree.map(lambda w, d: w - rates[number] * d, member, direction)
         return member, optimiser
 
     trained: tuple[Ensemble, Any] = jax.lax.fori_loop(
@@ -162,6 +162,7 @@ def fit(
             steps = min(STEPS_PER_CALL, interval - offset)
             batches = [next(streams[member.number]) for _ in range(steps)]
             batches += [batches[-1]] * (STEPS_PER_CALL - steps)
+            first = member.step + offset
             parameters, optimiser = _train(
                 parameters,
                 optimiser,
@@ -169,7 +170,7 @@ def fit(
                 rows_out,
                 np.stack(batches),
                 steps,
-                config.learning_rate,
+                _rates(config, first, longest),
                 config.gradient_clip,
                 config.precision,
             )
@@ -212,6 +213,14 @@ def _budget(config: ModelConfig, epoch_steps: int) -> tuple[int, int, int]:
     if config.max_steps is not None:
         longest = min(longest, config.max_steps)
     return max(interval, 1), patience, longest
+
+
+def _rates(config: ModelConfig, first: int, longest: int) -> np.ndarray:
+    """Step sizes of one call that begins with gradient step `first` of the fit."""
+    start, end = config.learning_rate, config.final_learning_rate
+    done = (first + np.arange(STEPS_PER_CALL)) / longest
+    rates = start + ((start if end is None else end) - start) * np.minimum(done, 1.0)
+    return rates.astype(np.float32)
 
 
 def row_batches(

@@ -6,8 +6,14 @@ iteration, whatever the horizon.
 
 from dataclasses import replace
 
-from pombu.config import ImaginationConfig, MBMPOConfig, ModelConfig, ReturnConfig
-from pombu.presets.sizes import horizon_of, smoke_model, trajectories
+from pombu.config import ImaginationConfig, MBMPOConfig, PlainReturnConfig
+from pombu.presets.sizes import (
+    fast_model,
+    fast_point_model,
+    horizon_of,
+    smoke_model,
+    trajectories,
+)
 
 _TOTAL = 200_000
 
@@ -35,37 +41,24 @@ def fast(task: str, horizon: int | None) -> MBMPOConfig:
         tasks_per_member=1,
         trajectories=number,
         iterations=max(_TOTAL // (number * length), 1),
-        model=_bounded((256, 256), 500),
+        model=fast_model(),
         imagination=ImaginationConfig(
             trajectories=trajectories(4000, length), shards=1, runaway=1e3
         ),
-        returns=ReturnConfig(lam=0.95, reward_clip=None, advantage_clip=None),
-    )
-
-
-def _bounded(hidden: tuple[int, ...], steps: int) -> ModelConfig:
-    return ModelConfig(
-        hidden=hidden,
-        learning_rate=1e-3,
-        validation_rows=4000,
-        validate_every_steps=50,
-        max_epochs=40,
-        max_steps=steps,
-        reinitialise_every=0,
+        returns=PlainReturnConfig(lam=0.95, reward_clip=None, advantage_clip=None),
     )
 
 
 def _fast_point() -> MBMPOConfig:
-    model = replace(_bounded((64, 64), 400), batch_size=200, max_epochs=200)
     return MBMPOConfig(
         inner_rate=0.01,
         updates=40,
         tasks_per_member=1,
         trajectories=10,
         iterations=8,
-        model=model,
+        model=fast_point_model(),
         imagination=ImaginationConfig(trajectories=50, shards=1),
-        returns=ReturnConfig(lam=0.95, reward_clip=None, advantage_clip=None),
+        returns=PlainReturnConfig(lam=0.95, reward_clip=None, advantage_clip=None),
     )
 
 

@@ -9,11 +9,17 @@ from dataclasses import replace
 from pombu.config import (
     ImaginationConfig,
     METRPOConfig,
-    ModelConfig,
-    ReturnConfig,
+    PlainReturnConfig,
     TRPOPolicyConfig,
 )
-from pombu.presets.sizes import horizon_of, is_own, smoke_model, trajectories
+from pombu.presets.sizes import (
+    fast_model,
+    fast_point_model,
+    horizon_of,
+    is_own,
+    smoke_model,
+    trajectories,
+)
 
 _REAL_STEPS = 6000
 _IMAGINED_STEPS = 50_000
@@ -55,33 +61,20 @@ def fast(task: str, horizon: int | None) -> METRPOConfig:
         least_steps=2000 if is_own(task) else 0,
         trajectories=trajectories(2000, length),
         iterations=100,
-        model=_bounded((256, 256), 500),
+        model=fast_model(),
         imagination=ImaginationConfig(trajectories=trajectories(20_000, length, 2)),
     )
 
 
-def _bounded(hidden: tuple[int, ...], steps: int) -> ModelConfig:
-    return ModelConfig(
-        hidden=hidden,
-        learning_rate=1e-3,
-        validation_rows=4000,
-        validate_every_steps=50,
-        max_epochs=40,
-        max_steps=steps,
-        reinitialise_every=0,
-    )
-
-
 def _fast_point() -> METRPOConfig:
-    model = replace(_bounded((64, 64), 400), batch_size=200, max_epochs=200)
     return METRPOConfig(
         updates=40,
         trajectories=10,
         iterations=8,
-        model=model,
+        model=fast_point_model(),
         imagination=ImaginationConfig(trajectories=200),
         policy=TRPOPolicyConfig(hidden=(32, 32)),
-        returns=ReturnConfig(lam=0.95, reward_clip=None, advantage_clip=None),
+        returns=PlainReturnConfig(lam=0.95, reward_clip=None, advantage_clip=None),
     )
 
 

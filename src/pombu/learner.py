@@ -1,0 +1,234 @@
+"""What learners have in common: a task, counters, and often an imagined world.
+
+An algorithm's own file says what it does in which order; what several of them do alike
+is here.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from pombu.config import (
+    ImaginationConfig,
+    ModelConfig,
+    MultiStepModelConfig,
+    PlainReturnConfig,
+)
+from pombu.data import Experience, Normaliser, learn_from
+from pombu.diagnosis import prediction_error
+from pombu.dreams import Dreamer, dreamer
+from pombu.endings import Ending, fit_ending
+from pombu.envs import Episode, Task
+from pombu.models import Ensemble
+from pombu.policies import GaussianPolicy
+from pombu.randomness import Keys
+from pombu.reporting import fit_metrics
+from pombu.rollouts import evaluate, policy_of
+from pombu.training.algorithm import Policy
+from pombu.training.episodes import EpisodeStore
+from pombu.workers import Workers
+from pombu.worlds import Rules, World, refit, world_of
+
+Metrics = dict[str, float]
+
+
+class Progress(eqx.Module):
+    """Where a run stands."""
+
+    seed: np.ndarray
+    iteration: np.ndarray
+    real_steps: np.ndarray
+    imagined_steps: np.ndarray
+
+
+class Imagining(Progress):
+    """A run that imagines with a Gaussian policy."""
+
+    policy: GaussianPolicy
+    experience: Experience
+    ending: Ending | None
+    """Learned termination; None where it is known."""
+
+
+class WithEnsemble(Imagining):
+    """A run that imagines in an ensemble."""
+
+    ensemble: Ensemble
+
+
+class WorldConfig(Protocol):
+    """What is read of the config of an algorithm that imagines."""
+
+    @property
+    def model(self) -> ModelConfig | MultiStepModelConfig:
+        """The learned world and its fit."""
+
+    @property
+    def imagination(self) -> ImaginationConfig:
+        """Virtual trajectories."""
+
+    @property
+    def returns(self) -> PlainReturnConfig:
+        """Units of rewards."""
+
+    @property
+    def evaluation_episodes(self) -> int:
+        """Real episodes per evaluation."""
+
+    def rows(self, horizon: int) -> int:
+        """Real transitions to make room for."""
+
+
+class EnsembleConfig(WorldConfig, Protocol):
+    """The same where the world is an ensemble."""
+
+    @property
+    def model(self) -> ModelConfig:
+        """The ensemble and its fit."""
+
+
+C = TypeVar("C")
+W = TypeVar("W", bound=WorldConfig)
+E = TypeVar("E", bound=EnsembleConfig)
+P = TypeVar("P", bound=Progress)
+S = TypeVar("S", bound=Imagining)
+T = TypeVar("T", bound=WithEnsemble)
+
+
+def beginning(seed: int) -> dict[str, np.ndarray]:
+    """The counters of a run that has not begun."""
+    names = ("iteration", "real_steps", "imagined_steps")
+    return {"seed": np.asarray(seed), **{name: np.asarray(0) for name in names}}
+
+
+def keys_of(state: Progress) -> Keys:
+    """Random streams of the iteration under way."""
+    return Keys(int(state.seed), int(state.iteration))
+
+
+def after_iteration(state: P) -> P:
+    """The state with one more iteration behind it."""
+    counted: P = eqx.tree_at(lambda s: s.iteration, state, state.iteration + 1)
+    return counted
+
+
+def with_unit_std(policy: GaussianPolicy) -> GaussianPolicy:
+    """The policy as noisy as in the beginning."""
+    return GaussianPolicy(policy.mean, jnp.zeros_like(policy.log_std))
+
+
+class TaskLearner(Generic[C]):
+    """An algorithm over one task."""
+
+    algorithm: ClassVar[str]
+    """As on the command line, where the run has no name of its own."""
+
+    def __init__(
+        self, task: Task, config: C, name: str = "", workers: int | None = None
+    ) -> None:
+        self.name = name or self.algorithm
+        self.task = task
+        self.config = config
+        self.workers = Workers(workers)
+
+
+class WorldLearner(TaskLearner[W], Generic[W, S]):
+    """An algorithm whose policy learns in an imagined world."""
+
+    rules: Rules
+
+    def world(self, state: S) -> World:
+        """The learned world as the state has it."""
+        raise NotImplementedError
+
+    def policy(self, state: S) -> Policy:
+        """pi_theta, to act with."""
+        return policy_of(state.policy, self.normaliser(state))
+
+    def normaliser(self, state: S) -> Normaliser:
+        """The units in which policies see states."""
+        return Normaliser.of(state.experience.observation)
+
+    def remember(self, state: S, collected: Sequence[Episode]) -> S:
+        """Count new real episodes, and learn units from them."""
+        returns = self.config.returns
+        experience = learn_from(
+            state.experience, collected, returns.gamma, returns.reward_clip
+        )
+        steps = sum(map(len, collected))
+        remembered: S = eqx.tree_at(
+            lambda s: (s.experience, s.real_steps),
+            state,
+            (experience, state.real_steps + steps),
+        )
+        return remembered
+
+    def learn_ending(
+        self, state: S, episodes: EpisodeStore, keys: Keys
+    ) -> tuple[S, Metrics]:
+        """Learn where episodes end, unless it is known."""
+        ending, found = fit_ending(state.ending, list(episodes), state.experience, keys)
+        learned: S = eqx.tree_at(
+            lambda s: s.ending, state, ending, is_leaf=lambda leaf: leaf is None
+        )
+        return learned, found
+
+    def dreamer(
+        self, state: S, episodes: EpisodeStore, keys: Keys, world: World | None = None
+    ) -> Dreamer:
+        """What gives virtual trajectories in the learned world, or in the simulator."""
+        return dreamer(
+            self.config.model.kind,
+            self.task,
+            world or self.world(state),
+            self.rules,
+            list(episodes),
+            keys,
+            self.workers,
+        )
+
+    def imagined(self, state: S, trajectories: int) -> S:
+        """Count the steps of imagined trajectories."""
+        steps = state.imagined_steps + trajectories * self.rules.horizon
+        counted: S = eqx.tree_at(lambda s: s.imagined_steps, state, steps)
+        return counted
+
+    def evaluate(self, state: S, keys: Keys) -> Metrics:
+        """Returns of real episodes, and how well the world foretells them."""
+        evaluated, real = evaluate(
+            self.task, self.policy(state), self.config.evaluation_episodes, keys
+        )
+        return {
+            **evaluated,
+            **prediction_error(self.world(state), self.rules, real),
+        }
+
+
+class EnsembleLearner(WorldLearner[E, T], Generic[E, T]):
+    """The same where the world is an ensemble."""
+
+    def world(self, state: T) -> World:
+        """The learned world as the state has it."""
+        return world_of(
+            state.ensemble, state.experience, self.config.model, state.ending
+        )
+
+    def fit(self, state: T, episodes: EpisodeStore, keys: Keys) -> tuple[T, Metrics]:
+        """Train the ensemble on all real data."""
+        ensemble, report = refit(
+            state.ensemble,
+            self.task,
+            list(episodes),
+            state.experience,
+            self.config.model,
+            self.config.rows(self.task.horizon),
+            keys,
+            int(state.iteration),
+            self.workers,
+        )
+        fitted: T = eqx.tree_at(lambda s: s.ensemble, state, ensemble)
+        fitted, found = self.learn_ending(fitted, episodes, keys)
+        return fitted, {**fit_metrics(report), **found}
