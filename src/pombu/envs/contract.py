@@ -102,8 +102,21 @@ def _never(next_obs: Float[Any, "*batch obs"]) -> Bool[Any, "*batch"]:
     return xp.zeros(next_obs.shape[:-1], dtype=bool)
 
 
+class Endless:
+    """A contract whose episodes end by their time limit alone."""
+
+    def terminal(
+        self,
+        obs: Float[Any, "*batch obs"],
+        action: Float[Any, "*batch act"],
+        next_obs: Float[Any, "*batch obs"],
+    ) -> Bool[Any, "*batch"]:
+        """Never."""
+        return _never(next_obs)
+
+
 @dataclass(frozen=True)
-class PointContract:
+class PointContract(Endless):
     """Point mass of Appendix D: start U[-2, 2]^n, reward -|s'|^2."""
 
     dimensions: int
@@ -121,15 +134,6 @@ class PointContract:
         """-|s + a|^2, read off the next state so that model error reaches it."""
         return self.alive_bonus - (next_obs**2).sum(-1)
 
-    def terminal(
-        self,
-        obs: Float[Any, "*batch obs"],
-        action: Float[Any, "*batch act"],
-        next_obs: Float[Any, "*batch obs"],
-    ) -> Bool[Any, "*batch"]:
-        """Never."""
-        return _never(next_obs)
-
     def initial(self, key: "jax.Array", n: int) -> Float[Any, "n obs"]:
         """Uniform starts, with observation noise if the task has it."""
         import jax
@@ -142,7 +146,7 @@ class PointContract:
 
 
 @dataclass(frozen=True)
-class LocomotionContract:
+class LocomotionContract(Endless):
     """Forward speed minus control effort minus departure from the target height."""
 
     spec: LocomotionSpec
@@ -164,15 +168,6 @@ class LocomotionContract:
             return reward
         lapse = obs[..., spec.height_index] - spec.target_height
         return reward - spec.height_cost * lapse**2
-
-    def terminal(
-        self,
-        obs: Float[Any, "*batch obs"],
-        action: Float[Any, "*batch act"],
-        next_obs: Float[Any, "*batch obs"],
-    ) -> Bool[Any, "*batch"]:
-        """Never."""
-        return _never(next_obs)
 
     def place(
         self, position_noise: Float[Any, "*batch q"], velocity: Float[Any, "*batch v"]
