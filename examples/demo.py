@@ -1,6 +1,7 @@
 """`make demo`: POMBU learns HalfCheetah for a few minutes, and you see what it learned.
 
-The same by hand: `pombu train --env HalfCheetah --preset fast --total-steps 12000`.
+The same by hand: `pombu train --env HalfCheetah --preset fast --seed 7 --total-steps
+12000 --max-minutes 4`, then `pombu evaluate` and `pombu plot` with the run's folder.
 """
 
 import sys
@@ -31,7 +32,7 @@ shape = (EPISODES, task.action_dim)
 episodes = collect(task, lambda *_: rng.uniform(-1, 1, shape), range(EPISODES))
 random = np.mean([episode.rewards.sum() for episode in episodes])
 best = max(row["return_real"] for row in read_curves([run])[0].rows)
-print(f"\nReturn per episode: random {random:.0f}, POMBU {best:.0f}.")
+print(f"\nReturn per episode: random {random:.0f}, POMBU at its best {best:.0f}.")
 print(f"Learning curve: {run}/returns.png, numbers: {run}/metrics.csv")
 print(f"Next: `pombu resume {run} --total-steps 40000`, `pombu --help` (the")
 print("command is .venv/bin/pombu until you activate .venv).")

@@ -1,6 +1,6 @@
 """Train POMBU, see what it learned, and take the policy away.
 
-`python examples/train.py` takes some minutes on two cores; `--smoke` takes seconds.
+`python examples/train.py` takes some minutes on two cores, `--smoke` far less.
 """
 
 import sys
@@ -34,4 +34,4 @@ print(f"return {total:.1f}; sigma(Q) along the way: {np.round(sigma, 2)}")
 
 folder = Path(tempfile.mkdtemp()) / "agent"
 agent.save(folder)
-print(f"saved; `pombu report {folder}` and POMBU.load({str(folder)!r}) go on from here")
+print(f"saved: `pombu evaluate {folder}`, or POMBU.load({str(folder)!r}) in Python")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +63,32 @@ def test_another_algorithms_save_is_refused(agent: POMBU, tmp_path: Path) -> Non
         MEPPO.load(tmp_path / "agent")
 
 
+def test_every_folder_holds_all_episodes(agent: POMBU, tmp_path: Path) -> None:
+    agent.save(tmp_path / "one")
+    agent.save(tmp_path / "two")
+    POMBU.load(tmp_path / "two").save(tmp_path / "three")
+    for name in ("one", "two", "three"):
+        copy = POMBU.load(tmp_path / name)
+        assert copy.episodes.steps == agent.episodes.steps
+    trained = POMBU("Point2D", preset="smoke", seed=3)
+    trained.learn(60, out=tmp_path / "four").learn(60, out=tmp_path / "five")
+    assert POMBU.load(tmp_path / "five").episodes.steps == 120
+
+
+@pytest.mark.parametrize(
+    ("other", "name"), [({"seed": 4}, "seed"), ({"alpha": 0.1}, "config")]
+)
+def test_another_agents_folder_is_left_alone(
+    agent: POMBU, tmp_path: Path, other: dict[str, Any], name: str
+) -> None:
+    agent.save(tmp_path / "agent")
+    before = sorted(tmp_path.rglob("*"))
+    stranger = POMBU("Point2D", preset="smoke", **{"seed": 3, **other})
+    with pytest.raises(UsageError, match=f"holds an agent with another {name}"):
+        stranger.save(tmp_path / "agent")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_unknown_options_are_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"no option 'alfa'; it has .*alpha"):
         POMBU("Point2D", preset="smoke", alfa=1.0)
@@ -115,6 +142,25 @@ def test_uncertainty_is_positive_and_grows_with_the_horizon(agent: POMBU) -> Non
         jax.random.key(0),
     )
     assert np.all(whole >= np.asarray(one_step) - 1e-6)
+
+
+def test_where_all_trajectories_run_away_nothing_is_sure(agent: POMBU) -> None:
+    """At the edge of the bound the first state is within it and the next are not."""
+    world = agent.learner.world(agent.state)
+    rules = replace(agent.learner.rules, runaway=2.0)
+    edge = jnp.asarray([[1.0, 1.0], [50.0, 50.0]])
+    estimated = q_uncertainty(
+        agent.state.policy,
+        agent.state.value,
+        world,
+        rules,
+        edge,
+        jnp.zeros((2, 2)),
+        4,
+        jax.random.key(0),
+    )
+    assert np.isfinite(estimated[0])
+    assert np.isinf(estimated[1])
 
 
 def test_a_single_member_is_never_uncertain() -> None:

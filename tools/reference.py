@@ -130,11 +130,10 @@ def fields_of(
 
 def field_docs(kind: type[Any]) -> dict[str, str]:
     """The string under each field of a dataclass; a field without one is an error."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
-    body = typing.cast(ast.ClassDef, tree.body[0]).body
     found = {
         name.target.id: inspect.cleandoc(doc.value.value)
-        for name, doc in itertools.pairwise(body)
+        for base in filter(dataclasses.is_dataclass, reversed(kind.__mro__))
+        for name, doc in itertools.pairwise(_body(base))
         if isinstance(name, ast.AnnAssign)
         and isinstance(name.target, ast.Name)
         and isinstance(doc, ast.Expr)
@@ -145,6 +144,11 @@ def field_docs(kind: type[Any]) -> dict[str, str]:
     if missing := [name for name in names if name not in found]:
         raise ValueError(f"{kind.__name__} does not explain {', '.join(missing)}.")
     return found
+
+
+def _body(kind: type[Any]) -> list[ast.stmt]:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    return typing.cast(ast.ClassDef, tree.body[0]).body
 
 
 def dig(config: Any, path: tuple[str, ...]) -> Any:

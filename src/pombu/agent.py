@@ -103,7 +103,7 @@ class Agent:
         self.seed = seed
         self._preset = preset
         self._acted = 0
-        self._explorers: Any = None
+        self._explored: Any = None
 
     @property
     def config(self) -> Any:
@@ -129,7 +129,7 @@ class Agent:
         begin = (self.state, self.episodes)
         result = learn(self.learner, self.seed, target, callbacks, run, begin)
         self.state, self.episodes = result.state, result.episodes
-        self._explorers = None
+        self._explored = None
         return self
 
     def propose(self) -> Proposal:
@@ -138,12 +138,13 @@ class Agent:
         It explores. To act with what was learned, use `predict`.
         """
         learner = ask_tell.explorer(self.learner)
-        if self._explorers is None:
-            self.state, self._explorers = learner.explore(self.state, self.episodes)
+        if self._explored is None:
+            self._explored = learner.explore(self.state, self.episodes)
+        _, explorers = self._explored
         number = len(self.episodes)
         since = len(ask_tell.waiting(self.state, self.episodes))
         key = jax.random.fold_in(jax.random.key(self.seed), number)
-        return ask_tell.policy_for(self._explorers, since, self.learner.task, key)
+        return ask_tell.policy_for(explorers, since, self.learner.task, key)
 
     def observe(self, episode: Episode) -> dict[str, float]:
         """Take in a real episode; learn once an iteration's worth of them is there.
@@ -165,10 +166,11 @@ class Agent:
         waiting = ask_tell.waiting(self.state, self.episodes)
         if not waiting:
             return {}
+        state, _ = self._explored or (self.state, None)
         self.state, metrics = self.learner.digest(
-            self.state, self.episodes, waiting, StageTimer()
+            state, self.episodes, waiting, StageTimer()
         )
-        self._explorers = None
+        self._explored = None
         return metrics
 
     def predict(
@@ -188,10 +190,11 @@ class Agent:
         return (actions[0] if single else actions), None
 
     def save(self, path: str | Path) -> Path:
-        """Write everything to a folder; a folder that holds a save gets one more."""
+        """Write everything to a folder; one that holds a save of it gets one more."""
         path = Path(path)
         spec = self._spec(max(int(self.state.real_steps), 1))
         run = open_run(path) if (path / CONFIG).exists() else create(path, spec)
+        run.require_same(spec)
         with run.locked():
             return checkpoint.save(
                 run.path,

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from pombu.imagination import imagine
 from pombu.networks import MLP
@@ -37,6 +37,9 @@ def q_uncertainty(
 ) -> Float[Array, " n"]:
     """sqrt(U) of every Q(s, a), in units of the task's reward.
 
+    Trajectories that ran away tell nothing and are left out; where all of them did, the
+    uncertainty is infinite.
+
     Args:
         policy: followed after the first action.
         value: V_phi.
@@ -49,8 +52,11 @@ def q_uncertainty(
     """
     states = jnp.repeat(observations, rollouts, 0)
     boxed = jnp.repeat(actions, rollouts, 0)
-    variance: Array = _variance(policy, value, world, rules, states, boxed, key)
-    mean = variance.reshape(len(observations), rollouts).mean(1)
+    variance, sound = _variance(policy, value, world, rules, states, boxed, key)
+    shape = (len(observations), rollouts)
+    kept = jnp.where(sound, variance, 0.0).reshape(shape).sum(1)
+    number = sound.reshape(shape).sum(1)
+    mean = jnp.where(number > 0, kept / jnp.maximum(number, 1), jnp.inf)
     scale = world.return_std if rules.returns.scale_rewards else 1.0
     return standard_deviation(mean) * scale
 
@@ -64,8 +70,8 @@ def _variance(
     states: Float[Array, "n o"],
     actions: Float[Array, "n a"],
     key: PRNGKeyArray,
-) -> Float[Array, " n"]:
-    """D of the first step of one trajectory per row."""
+) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
+    """D of the first step of one trajectory per row, and whether it kept its course."""
     member_key, rest_key = jax.random.split(key)
     gamma = rules.returns.gamma
     following, raw = predict_step(world, rules, states, actions)
@@ -74,7 +80,7 @@ def _variance(
     values = predict(value, world.observation.normalise(following))
     first = local_uncertainty(rewards, jnp.where(ended, 0.0, values), gamma)
     if rules.horizon == 1:
-        return first
+        return first, jnp.isfinite(first)
     chosen = jax.random.randint(member_key, (len(states),), 0, world.members)
     rows = jnp.arange(len(states))
     next_states = following[chosen, rows]
@@ -89,4 +95,6 @@ def _variance(
         rest_key,
     )
     later = propagate(rest.local, gamma, rest.continues)[0]
-    return first + gamma**2 * jnp.where(ended[chosen, rows], 0.0, later)
+    over = ended[chosen, rows]
+    whole = first + gamma**2 * jnp.where(over, 0.0, later)
+    return whole, jnp.isfinite(first) & (over | (rest.weight[0] > 0))

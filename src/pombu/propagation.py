@@ -32,6 +32,7 @@ from pombu.uncertainty.algorithm1 import (
     standard_deviation,
 )
 from pombu.values import predict as predict_value
+from pombu.worlds import fits
 
 
 class GaussianWorld(eqx.Module):
@@ -285,8 +286,8 @@ def _reward(
     if world.learned_reward:
         return learned
     assert rules.contract is not None, "fresh_gaussian refuses a task without a reward"
-    reward: Array = rules.contract.reward(*_spread(state, action, following))
-    return reward
+    reward = rules.contract.reward(*_spread(state, action, following))
+    return fits("reward", reward, following)
 
 
 def _ended(
@@ -298,8 +299,8 @@ def _ended(
     """Whether the task says that the episode is over."""
     if rules.contract is None:
         return jnp.zeros(following.shape[:-1], bool)
-    ended: Array = rules.contract.terminal(*_spread(state, action, following))
-    return ended
+    ended = rules.contract.terminal(*_spread(state, action, following))
+    return fits("terminal", ended, following).astype(bool)
 
 
 def _spread(state: Array, action: Array, following: Array) -> tuple[Array, ...]:

@@ -101,6 +101,11 @@ def rules_of(
             "imagination.real_starts begins trajectories in stored states, and "
             "model.kind = simulator can only begin with a reset: set one of them back."
         )
+    if model.kind == "simulator" and imagination.horizon(task.horizon) < task.horizon:
+        raise UsageError(
+            "imagination.steps cuts trajectories short, and model.kind = simulator "
+            "plays whole episodes: set one of them back."
+        )
     return Rules(
         contract,
         task.action_box,
@@ -263,7 +268,7 @@ def predict_step(
         jnp.broadcast_to(action, (world.members, *action.shape)),
         following,
     )
-    return following, _fits("reward", reward, following)
+    return following, fits("reward", reward, following)
 
 
 def ends(
@@ -284,10 +289,10 @@ def ends(
         jnp.broadcast_to(action, (members, *action.shape)),
         following,
     )
-    return _fits("terminal", ended, following).astype(bool)
+    return fits("terminal", ended, following).astype(bool)
 
 
-def _fits(name: str, given: Any, following: Array) -> Array:
+def fits(name: str, given: Any, following: Array) -> Array:
     """What a task's function gave, if it is one number per step."""
     array = jnp.asarray(given)
     due = following.shape[:-1]

@@ -88,6 +88,28 @@ def test_the_mean_is_followed(task: Task) -> None:
     assert found.uncertainty is None
 
 
+def test_ends_may_be_given_as_integers(task: Task) -> None:
+    """No reward is lost where nothing ends, whatever the type that says so."""
+
+    class Integers:
+        def reward(self, obs: Any, action: Any, next_obs: Any) -> Any:
+            return task.contract.reward(obs, action, next_obs)  # type: ignore[union-attr]
+
+        def terminal(self, obs: Any, action: Any, next_obs: Any) -> Any:
+            return jnp.zeros(next_obs.shape[:-1], jnp.int32)
+
+        def initial(self, key: Any, n: int) -> Any:
+            raise NotImplementedError
+
+    plain = rules_of(task, "mean")
+    given = (jnp.asarray(START), jnp.asarray(candidates()), jax.random.key(0))
+    integers = replace(plain, contract=Integers())
+    np.testing.assert_array_equal(
+        appraise(drifting_world(), integers, *given).returns,
+        appraise(drifting_world(), plain, *given).returns,
+    )
+
+
 def test_particles_keep_their_member_all_along(task: Task) -> None:
     rules = rules_of(task, "tsinf")
     key = jax.random.key(0)

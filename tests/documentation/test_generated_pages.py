@@ -57,8 +57,8 @@ def test_rooms_follow_the_architecture() -> None:
         ("src/pombu/trpo.py", "", "api/trpo.md#pombu.trpo"),
         (
             "src/pombu/algorithms/pombu.py",
-            "Learner.fit",
-            "api/algorithms.md#pombu.algorithms.pombu.Learner.fit",
+            "Learner.improve",
+            "api/algorithms.md#pombu.algorithms.pombu.Learner.improve",
         ),
         ("results/uncertainty.md", "", "results/uncertainty.md"),
         ("LICENSE", "", None),

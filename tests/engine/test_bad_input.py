@@ -1,6 +1,7 @@
 """What cannot work is refused in one sentence, and real data is never lost."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pombu.algorithms.pombu import Learner
 from pombu.config import POMBUConfig
 from pombu.envs import CollectionError, EnvConfig, load
 from pombu.errors import RunError, UsageError
+from pombu.presets import preset
 from pombu.training.episodes import EpisodeStore
 from pombu.training.loop import learn
 from pombu.training.run import RunSpec, create
@@ -105,11 +107,29 @@ def test_spaces_that_are_not_finite_boxes(name: str, message: str) -> None:
         ({"model__validation_fraction": 1.0}, "validation_fraction is 1.0"),
         ({"imagination__trajectories": 5}, "shards = 2 does not divide"),
         ({"trajectories": 0}, "trajectories is 0"),
+        ({"capacity": -1}, "capacity is -1; it must be at least 0"),
+        ({"model__batch_size": 0}, "model.batch_size is 0; it must be at least 1"),
+        ({"model__max_steps": 0}, "model.max_steps is 0; it must be at least 1"),
+        ({"policy__minibatch": 0}, "policy.minibatch is 0; it must be at least 1"),
+        ({"value__epochs": 0}, "value.epochs is 0; it must be at least 1"),
     ],
 )
 def test_values_out_of_range(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         change(CONFIG, **fields)
+
+
+@pytest.mark.parametrize("algorithm", ["metrpo", "mbmpo"])
+def test_a_baseline_without_a_value_past_the_horizon(algorithm: str) -> None:
+    config = preset(algorithm, "smoke", "Point2D")
+    with pytest.raises(UsageError, match="baseline has none: leave it out"):
+        replace(config, returns=replace(config.returns, bootstrap=True))
+
+
+def test_the_simulator_plays_whole_episodes() -> None:
+    config = change(CONFIG, model__kind="simulator", imagination__steps=3)
+    with pytest.raises(UsageError, match=r"imagination.steps cuts .* short"):
+        Learner(load(CONFIG.env), config)
 
 
 @pytest.mark.parametrize("part", ["policy", "value"])

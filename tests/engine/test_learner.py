@@ -114,6 +114,14 @@ def test_alpha_grows_back_but_not_beyond_its_value() -> None:
     assert CONFIG.next_alpha(0.3, 0.0) == 0.3
 
 
+def test_alpha_never_vanishes() -> None:
+    config = change(CONFIG, alpha=0.5, minimum_kl=1e-3)
+    alpha = 0.5
+    for _ in range(100):
+        alpha = config.next_alpha(alpha, 0.0)
+    assert alpha == pytest.approx(0.005)
+
+
 def test_one_member_is_never_uncertain() -> None:
     _, rows = run(Learner(TASK, change(CONFIG, model__members=1)), 3, 1)
     assert rows[0]["uncertainty"] == 0.0

@@ -159,3 +159,16 @@ def test_fast_changes_no_idea() -> None:
 def test_an_unknown_preset_is_named() -> None:
     with pytest.raises(UsageError, match="did you mean 'smoke'"):
         preset("pombu", "smok", "Point2D")
+
+
+@pytest.mark.parametrize("algorithm", ["pombu", "metrpo", "slbo"])
+@pytest.mark.parametrize("horizon", [200, 300, 400, 900, 999, 1500])
+def test_whole_episodes_of_your_own_take_one_round(
+    algorithm: str, horizon: int
+) -> None:
+    config: Any = preset(algorithm, "fast", "MountainCarContinuous-v0", horizon)
+    assert 0 < config.least_steps <= config.trajectories * horizon
+
+
+def test_alpha_of_an_environment_of_your_own() -> None:
+    assert preset("pombu", "paper", "MountainCarContinuous-v0", 1000).alpha == 0.5  # type: ignore[attr-defined]

@@ -84,6 +84,12 @@ def test_learn_begins_with_what_was_observed() -> None:
     assert int(pupil.state.experience.observation.count) == pupil.episodes.steps
 
 
+def test_a_proposal_is_imagined_once(taught: POMBU) -> None:
+    before = int(taught.state.imagined_steps)
+    taught.propose()
+    assert int(taught.state.imagined_steps) == before
+
+
 def test_misfits_are_named() -> None:
     pupil = agent()
     right = episode_of(pupil.propose(), 0)

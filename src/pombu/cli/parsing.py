@@ -42,7 +42,6 @@ def parse(
                 prog=f"pombu {name}",
                 description=inspect.getdoc(get_origin(command) or command),
                 args=arguments,
-                config=(tyro.conf.FlagCreatePairsOff,),
                 registry=registry,
                 default=start,
             )

@@ -93,7 +93,11 @@ class Command(Generic[C]):
             algorithm=self.algo,
             preset=self.preset,
             seed=self.seed,
-            total_steps=self.total_steps or planned_steps(config, algorithm.task),
+            total_steps=(
+                planned_steps(config, algorithm.task)
+                if self.total_steps is None
+                else self.total_steps
+            ),
             config=config_file.to_json(config),
             checkpoint_every=self.checkpoint_every,
             keep_checkpoints=self.keep_checkpoints,

@@ -76,9 +76,14 @@ class MBMPOConfig:
             at_least(name, getattr(self, name), 1)
         at_least("updates", self.updates, 0)
         at_least("tasks_per_member", self.tasks_per_member, 1)
-        at_least("model.members (K)", self.model.members, 1)
+        at_least("capacity", self.capacity, 0)
         within("inner_rate", self.inner_rate, "[0, infinity)", self.inner_rate >= 0)
         require_world(self.imagination, self.returns)
+        if self.returns.bootstrap:
+            raise UsageError(
+                "returns.bootstrap asks for a value past the horizon, and MB-MPO's "
+                "baseline has none: leave it out."
+            )
         if self.model.kind == "simulator":
             raise UsageError(
                 "model.kind = simulator is a single world, and MB-MPO adapts to "

@@ -96,8 +96,13 @@ class METRPOConfig:
         for name in ("updates", "trajectories", "iterations", "evaluation_episodes"):
             at_least(name, getattr(self, name), 1)
         at_least("least_steps", self.least_steps, 0)
-        at_least("model.members (K)", self.model.members, 1)
+        at_least("capacity", self.capacity, 0)
         require_world(self.imagination, self.returns)
+        if self.returns.bootstrap:
+            raise UsageError(
+                "returns.bootstrap asks for a value past the horizon, and ME-TRPO's "
+                "baseline has none: leave it out."
+            )
         if self.stop_rule.use and self.model.kind == "simulator":
             raise UsageError(
                 "stop_rule.use asks the ensemble's members, and model.kind = simulator "

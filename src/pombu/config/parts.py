@@ -61,6 +61,16 @@ class ModelConfig:
     precision: Precision = "float32"
     """Number format of the members' matrix products; sums are always float32."""
 
+    def __post_init__(self) -> None:
+        at_least("model.members (K)", self.members, 1)
+        for name in ("batch_size", "validation_rows", "validate_every", "max_epochs"):
+            at_least(f"model.{name}", getattr(self, name), 1)
+        for name in ("validate_every_steps", "max_steps"):
+            if getattr(self, name) is not None:
+                at_least(f"model.{name}", getattr(self, name), 1)
+        fraction = self.validation_fraction
+        within("model.validation_fraction", fraction, "(0, 1)", 0 < fraction < 1)
+
 
 @dataclass(frozen=True)
 class ImaginationConfig:
@@ -108,6 +118,10 @@ class PolicyConfig:
     minimum_log_std: float = -10.0
     """The log-std is kept at or above this value."""
 
+    def __post_init__(self) -> None:
+        at_least("policy.epochs", self.epochs, 1)
+        at_least("policy.minibatch", self.minibatch, 1)
+
     def rate(self, done: float) -> float:
         """The step size when a share `done` of the iterations lies behind."""
         first, last = self.learning_rate, self.final_learning_rate
@@ -130,6 +144,10 @@ class ValueConfig:
     """Samples per gradient step."""
     gradient_clip: float = 0.5
     """Largest global norm of a gradient (published code)."""
+
+    def __post_init__(self) -> None:
+        at_least("value.epochs", self.epochs, 1)
+        at_least("value.minibatch", self.minibatch, 1)
 
     def rate(self, done: float) -> float:
         """The step size when a share `done` of the iterations lies behind."""

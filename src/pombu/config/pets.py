@@ -138,7 +138,8 @@ class PETSConfig:
         at_least("kappa", self.kappa, 0)
         for name in ("trajectories", "iterations"):
             at_least(name, getattr(self, name), 1)
-        at_least("evaluation_episodes", self.evaluation_episodes, 0)
+        for name in ("evaluation_episodes", "capacity"):
+            at_least(name, getattr(self, name), 0)
         within("gamma", self.gamma, "(0, 1]", 0 < self.gamma <= 1)
         particles, members = self.planner.particles, self.model.members
         if self.planner.propagation != "mean" and particles % members:

@@ -12,13 +12,14 @@ from pombu.config.parts import (
     ValueConfig,
     at_least,
     require_world,
-    within,
 )
 from pombu.envs import EnvConfig
 from pombu.errors import UsageError
 
 ALPHA_FACTOR = 1.3
 """How fast alpha gives way, per update."""
+ALPHA_FLOOR = 0.01
+"""The least share of the configured alpha that stays."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,9 @@ class POMBUConfig:
     alpha: float = 0.5
     """How much the uncertainty of the surrogate objective is penalised."""
     minimum_kl: float | None = None
-    """While an update's KL stays below this, alpha shrinks, and above twice this it
-    grows back, so that the penalty cannot stop the policy altogether; None keeps alpha
-    as it is (paper)."""
+    """While an update's KL stays below this, alpha shrinks, to a hundredth at most, and
+    above twice this it grows back, so that the penalty cannot stop the policy
+    altogether; None keeps alpha as it is (paper)."""
     beta: float = 10.0
     """How much exploration policies seek uncertainty."""
     updates: int = 20
@@ -62,7 +63,7 @@ class POMBUConfig:
     """Exploration policies."""
 
     def __post_init__(self) -> None:
-        at_least("model.members (K)", self.model.members, 1)
+        at_least("capacity", self.capacity, 0)
         at_least("alpha", self.alpha, 0)
         at_least("beta", self.beta, 0)
         if self.minimum_kl is not None:
@@ -74,15 +75,13 @@ class POMBUConfig:
         at_least("evaluation_episodes", self.evaluation_episodes, 1)
         at_least("exploration.policies", self.exploration.policies, 0)
         require_world(self.imagination, self.returns)
-        fraction = self.model.validation_fraction
-        within("model.validation_fraction", fraction, "(0, 1)", 0 < fraction < 1)
 
     def next_alpha(self, alpha: float, kl: SupportsFloat) -> float:
         """alpha for the next update, given this one's and the KL that came of it."""
         if self.minimum_kl is None:
             return alpha
         if float(kl) < self.minimum_kl:
-            return alpha / ALPHA_FACTOR
+            return max(alpha / ALPHA_FACTOR, ALPHA_FLOOR * self.alpha)
         if float(kl) > 2 * self.minimum_kl:
             return min(alpha * ALPHA_FACTOR, self.alpha)
         return alpha

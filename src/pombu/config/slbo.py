@@ -129,7 +129,7 @@ class SLBOConfig:
     def __post_init__(self) -> None:
         for name in ("trajectories", "iterations", "rounds", "evaluation_episodes"):
             at_least(name, getattr(self, name), 1)
-        for name in ("least_steps", "model_updates", "policy_updates"):
+        for name in ("least_steps", "model_updates", "policy_updates", "capacity"):
             at_least(name, getattr(self, name), 0)
         at_least("entropy_weight", self.entropy_weight, 0)
         require_world(self.imagination, self.returns)

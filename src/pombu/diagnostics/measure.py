@@ -13,6 +13,7 @@ from pombu.diagnosis import open_loop
 from pombu.envs import Episode, Task, collect
 from pombu.errors import RunError, UsageError
 from pombu.imagination import imagine
+from pombu.learner import WorldLearner
 from pombu.policies import GaussianPolicy
 from pombu.randomness import Keys
 from pombu.rollouts import act_alone
@@ -59,13 +60,14 @@ def measure(
     """Run the policy in `number` real episodes and repeat them in the learned world.
 
     Raises:
-        UsageError: The run's algorithm learns no world.
+        UsageError: The run's policy does not learn in an imagined world.
         RunError: There is nothing to compare yet.
     """
-    if not (hasattr(learner, "world") and hasattr(learner, "rules")):
+    if not isinstance(learner, WorldLearner):
         raise UsageError(
-            f"{learner.name} learns no world to diagnose: give a run of pombu, meppo, "
-            "metrpo or slbo."
+            f"{learner.name} has no policy that learns in an imagined world, which is "
+            "what there is to diagnose: give a run of pombu, meppo, metrpo, slbo or "
+            "mbmpo."
         )
     if not len(episodes):
         raise RunError("The run has no real episodes yet: train it first.")

@@ -57,9 +57,10 @@ def fast(task: str, horizon: int | None) -> METRPOConfig:
     if task.startswith("Point"):
         return _fast_point()
     length = horizon_of(task, horizon)
+    number = trajectories(2000, length)
     return METRPOConfig(
-        least_steps=2000 if is_own(task) else 0,
-        trajectories=trajectories(2000, length),
+        least_steps=min(2000, number * length) if is_own(task) else 0,
+        trajectories=number,
         iterations=100,
         model=fast_model(),
         imagination=ImaginationConfig(trajectories=trajectories(20_000, length, 2)),
@@ -73,7 +74,7 @@ def _fast_point() -> METRPOConfig:
         iterations=8,
         model=fast_point_model(),
         imagination=ImaginationConfig(trajectories=200),
-        policy=TRPOPolicyConfig(hidden=(32, 32)),
+        policy=TRPOPolicyConfig(hidden=(32, 32), reset_std=True),
         returns=PlainReturnConfig(lam=0.95, reward_clip=None, advantage_clip=None),
     )
 

@@ -68,7 +68,7 @@ def _row(task: str, horizon: int | None) -> _Row:
     if task.startswith("Point"):
         return _POINT
     table = _LONG if horizon is not None and horizon >= LONG_HORIZON else _SHORT
-    return table.get(task, table["HalfCheetah"])
+    return table.get(task, replace(table["HalfCheetah"], alpha=0.5))
 
 
 def paper(task: str, horizon: int | None) -> POMBUConfig:
@@ -173,7 +173,7 @@ def _fast_own(horizon: int) -> POMBUConfig:
     first, last = 1e-3, 1e-4
     return POMBUConfig(
         trajectories=number,
-        least_steps=1000,
+        least_steps=min(1000, number * horizon),
         iterations=30,
         evaluation_episodes=10,
         model=ModelConfig(

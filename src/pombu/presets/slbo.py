@@ -31,10 +31,12 @@ def fast(task: str, horizon: int | None) -> SLBOConfig:
     base = paper(task, horizon)
     if task.startswith("Point"):
         return _fast_point(base)
+    length = horizon_of(task, horizon)
+    number = trajectories(4000, length)
     return replace(
         base,
-        least_steps=4000 if is_own(task) else 0,
-        trajectories=trajectories(4000, horizon_of(task, horizon)),
+        least_steps=min(4000, number * length) if is_own(task) else 0,
+        trajectories=number,
         iterations=50,
         rounds=10,
         policy_updates=20,

@@ -30,11 +30,15 @@ class EpisodeStore:
     """The real episodes of a run; knows which of them are not on disk yet."""
 
     def __init__(
-        self, episodes: Iterable[Episode] = (), shards: Iterable[Shard] = ()
+        self,
+        episodes: Iterable[Episode] = (),
+        shards: Iterable[Shard] = (),
+        folder: Path | None = None,
     ) -> None:
-        """Hold `episodes`, of which the first are those that `shards` already store."""
+        """Hold `episodes`, of which `shards` in `folder` already store the first."""
         self._episodes = list(episodes)
         self._shards = list(shards)
+        self._folder = folder
 
     @property
     def steps(self) -> int:
@@ -62,12 +66,23 @@ class EpisodeStore:
         return dropped
 
     def save(self, folder: Path) -> tuple[Shard, ...]:
-        """Write the episodes that are not on disk yet, and name every shard."""
+        """Write the episodes that are not in this folder yet, and name every shard."""
+        if folder != self._folder:
+            self._move_to(folder)
         if self.unsaved:
             self._shards.append(
                 write_shard(folder / f"{len(self._shards):05d}", self.unsaved)
             )
         return self.shards
+
+    def _move_to(self, folder: Path) -> None:
+        """Write what another folder stores into this one too."""
+        first, shards = 0, []
+        for number, shard in enumerate(self._shards):
+            stored = self._episodes[first : first + shard.episodes]
+            shards.append(write_shard(folder / f"{number:05d}", stored))
+            first += shard.episodes
+        self._shards, self._folder = shards, folder
 
     def __len__(self) -> int:
         return len(self._episodes)
@@ -88,7 +103,7 @@ def load_episodes(folder: Path, shards: Sequence[Shard]) -> EpisodeStore:
     episodes: list[Episode] = []
     for shard in shards:
         episodes += from_bytes(read_checked(folder / shard.file, shard.sha256))
-    return EpisodeStore(episodes, shards)
+    return EpisodeStore(episodes, shards, folder)
 
 
 def write_shard(stem: Path, episodes: Sequence[Episode]) -> Shard:

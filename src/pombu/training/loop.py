@@ -99,6 +99,7 @@ class _Loop(Generic[S]):
         self.started = time.perf_counter()
         self.checkpoint_seconds = 0.0
         self.metrics: dict[str, float] = {}
+        self.score: float | None = None
         self.returns: list[float] = []
         self.state, self.episodes = begin or (algorithm.init(seed), EpisodeStore())
         self.saved_iteration = 0
@@ -153,6 +154,7 @@ class _Loop(Generic[S]):
             )
             self._record(state, metrics, time.perf_counter() - start)
             self._require_finite(state, metrics)
+            self.score = metrics.get(SCORE)
         except StopNow:
             self.episodes.drop_after(earlier)
             raise
@@ -198,7 +200,7 @@ class _Loop(Generic[S]):
             self.episodes,
             identity(self.algorithm),
             self.iteration,
-            self.metrics.get(SCORE),
+            self.score,
         )
         checkpoint.prune(self.run.path, self.run.spec.keep_checkpoints)
         self.saved_iteration = self.iteration

@@ -98,6 +98,15 @@ class Run:
         earlier = json.loads(path.read_bytes()) if path.exists() else []
         write_json(path, [*earlier, provenance()])
 
+    def require_same(self, spec: RunSpec) -> None:
+        """Refuse to mix the runs of two agents in one folder."""
+        for name in ("algorithm", "seed", "config"):
+            if getattr(self.spec, name) != getattr(spec, name):
+                raise UsageError(
+                    f"{self.path} holds an agent with another {name}: choose another "
+                    "folder, so that neither of them is lost."
+                )
+
     def extend(self, total_steps: int) -> "Run":
         """The same run with another number of real steps to take."""
         run = Run(self.path, dataclasses.replace(self.spec, total_steps=total_steps))
