@@ -12,6 +12,7 @@ import torch
 
 from pombu.algorithms import ppo, sac
 from pombu.algorithms.stable_baselines import ReplayBuffer, seeded
+from pombu.config import PPOConfig
 from pombu.envs import ActionBox, EnvConfig, Episode, Task, load
 from pombu.errors import UsageError
 from pombu.presets import preset
@@ -206,6 +207,29 @@ def test_ppo_falls_linearly_in_its_learning_rate(task: Task) -> None:
         state, _ = learner.iterate(state, episodes, StageTimer())
         rates.append(learner._model.policy.optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3])
+
+
+def test_ppo_s_learning_rate_counts_steps_not_iterations() -> None:
+    """Where episodes end early, an iteration is less of the plan."""
+    config = PPOConfig(
+        trajectories=2, iterations=5, learning_rate=1e-3, final_learning_rate=0.0
+    )
+    assert config.planned_steps(100) == 1000
+    rates = [config.rate(steps, 100) for steps in (0, 250, 1000, 5000)]
+    assert rates == pytest.approx([1e-3, 0.75e-3, 0.0, 0.0])
+    assert config.iterations_for(1000, 100) == 5
+    assert config.iterations_for(1001, 100) == 6
+
+
+def test_ppo_tells_when_its_learning_rate_is_0(task: Task) -> None:
+    learner = ppo_learner(task, iterations=1, final_learning_rate=0.0)
+    state, _ = learner.iterate(learner.init(0), EpisodeStore(), StageTimer())
+    with pytest.warns(UserWarning, match="fallen to 0, so nothing more is learned"):
+        learner.iterate(state, EpisodeStore(), StageTimer())
+    assert learner._model.policy.optimizer.param_groups[0]["lr"] == 0
+    learner.config.require_rate(12, 6)
+    with pytest.raises(UsageError, match="within 12 real steps, and 13 are asked for"):
+        learner.config.require_rate(13, 6)
 
 
 def test_sac_waits_for_its_first_steps(task: Task) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from pombu.studies.experiments import Panel
 from pombu.studies.jobs import Job
+from pombu.studies.reproductions import find
 from pombu.training.run import create
 
 HEIGHTS = {
@@ -26,6 +27,13 @@ COLUMNS = (
     *("return_deterministic", "entropy", "kl", "penalty", "p_improve", "return_model"),
     "iteration_seconds",
 )
+
+
+def panels_of(name: str, profile: str = "fast") -> list[Panel]:
+    """The panels of an item."""
+    item = find(name).item
+    assert item is not None
+    return list(item.panels(profile))  # type: ignore[arg-type]
 
 
 def write_runs(panels: Iterable[Panel], folder: Path) -> None:

@@ -6,26 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fabricated import write_run, write_runs
+from fabricated import panels_of, write_run, write_runs
 
 from pombu.cli import main
-from pombu.errors import UsageError
-from pombu.studies.experiments import Panel, at
-from pombu.studies.gathering import Request, answers, choose, gather, read_sources
-from pombu.studies.jobs import Job, flat
+from pombu.studies.experiments import at
+from pombu.studies.gathering import Request, gather
+from pombu.studies.jobs import Job
+from pombu.studies.outputs import summarise
 from pombu.studies.reproductions import PAGES, find, names
 from pombu.studies.reproductions.costs import imagined_steps
 from pombu.studies.reproductions.table_2 import rows
 from pombu.studies.watching import PlainRuns
-from pombu.training import config_file
 
 ITEMS = [name for name in names() if find(name).item]
-
-
-def panels_of(name: str, profile: str = "fast") -> list[Panel]:
-    item = find(name).item
-    assert item is not None
-    return list(item.panels(profile))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +71,7 @@ def test_an_item_leaves_everything(name: str, runs: Path, tmp_path: Path) -> Non
 def test_what_is_missing_is_said(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    alpha_0 = runs / "HalfCheetah-pombu-fast-alpha0-seed0"
+    alpha_0 = runs / "HalfCheetah-pombu-fast-alpha0-minimum_klNone-seed0"
     command = ["reproduce", "figure-3", "--from", str(alpha_0), "--no-train"]
     command += ["--runs", str(tmp_path / "no"), "--out", str(tmp_path / "figure-3")]
     assert main(command) == 0
@@ -117,41 +110,56 @@ def test_nothing_to_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "nowhere is no folder" in capsys.readouterr().err
 
 
-def test_which_run_answers_a_job() -> None:
-    job = Job("pombu", "HalfCheetah", 0, total_steps=1000)
-    config = flat(config_file.to_json(job.config()))
-    assert answers(job.spec(), job, config)
-    # The task's own horizon, written out, and no bonus are the same.
-    same = replace(job, horizon=200, alive_bonus=0.0, total_steps=5000)
-    assert answers(same.spec(), job, config)
-    for other in (
-        replace(job, seed=1),
-        replace(job, preset="smoke"),
-        replace(job, algorithm="meppo"),
-        replace(job, task="Swimmer"),
-        replace(job, horizon=1000),
-        replace(job, observation_noise=0.1),
-        replace(job, overrides=(("alpha", 0.75),)),
-        replace(job, overrides=(("beta", 0.0),)),
-    ):
-        assert not answers(other.spec(), job, config)
-    changed = replace(job, overrides=(("model.max_steps", 77),))
-    assert answers(changed.spec(), job, config)
+@pytest.mark.parametrize("profile", ["smoke", "fast", "paper"])
+def test_alpha_is_held_where_it_is_what_is_compared(profile: str) -> None:
+    (panel,) = panels_of("figure-3", profile)
+    configs = [panel.jobs(arm)[0].config() for arm in panel.arms]
+    assert [config.alpha for config in configs] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert {config.minimum_kl for config in configs} == {None}
+    assert panels_of("appendix-training", profile) == [panel]
 
 
-def test_the_longest_run_answers_and_is_cut_off(tmp_path: Path) -> None:
-    short = Job("pombu", "HalfCheetah", 0, total_steps=4000)
-    write_run(short, tmp_path / "a")
-    write_run(replace(short, total_steps=400_000), tmp_path / "b")
-    found = choose(short, read_sources([tmp_path]))
-    assert found is not None
-    assert found.run.path.name == "b"
-    (panel,) = panels_of("figure-3")
-    alone = replace(panel, arms=(panel.arms[2],), seeds=(0,), total_steps=100_000)
-    request = Request("fast", tmp_path, tmp_path / "no", (tmp_path,), train=False)
-    results = gather([alone], request, PlainRuns.__new__(PlainRuns))
-    assert results.groups[0].steps == 100_000
-    assert results.missing == []
+def test_the_other_items_have_the_preset_s_own_alpha() -> None:
+    for name in ("figure-2", "figure-4", "table-1"):
+        panel = panels_of(name)[0]
+        config = panel.jobs(panel.arms[0])[0].config()
+        assert config.minimum_kl == Job("pombu", "HalfCheetah").config().minimum_kl
+
+
+def test_figure_2_has_the_bonus_of_the_published_code() -> None:
+    found = {panel.task: panel.alive_bonus for panel in panels_of("figure-2", "paper")}
+    assert found == {"HalfCheetah": None, "Swimmer": None, "Ant": 1.0, "Walker2d": 1.0}
+
+
+def test_one_seed_has_no_interval(runs: Path) -> None:
+    request = Request("fast", runs, runs, train=False)
+    watcher = PlainRuns.__new__(PlainRuns)
+    single = summarise(gather(panels_of("figure-5"), request, watcher))
+    panel = single["HalfCheetah, σ = 0.1"]
+    iqm, better = panel["arms"]["POMBU"]["iqm"], panel["probability_of_improvement"]
+    assert (iqm["low"], iqm["high"]) == (None, None)
+    assert iqm["value"] == panel["arms"]["POMBU"]["mean"]
+    assert better["POMBU over METRPO"] == {"value": 1.0, "low": None, "high": None}
+    three = summarise(gather(panels_of("figure-4"), request, watcher))
+    iqm = three["HalfCheetah, H = 200"]["arms"]["β = 10"]["iqm"]
+    assert iqm["low"] < iqm["value"] < iqm["high"]
+
+
+def test_table_1_says_whose_numbers_it_has(runs: Path) -> None:
+    request = Request("fast", runs, runs, train=False)
+    results = gather(panels_of("table-1"), request, PlainRuns.__new__(PlainRuns))
+    item = find("table-1").item
+    assert item is not None
+    table = item.numbers(results)["table"]
+    named = [(row["method"], row["source"]) for row in table]
+    assert named[:4] == [
+        ("POMBU", "ours"),
+        ("POMBU", "paper"),
+        ("MEPPO", "ours"),
+        ("MEPPO", "paper"),
+    ]
+    assert len(set(named)) == len(named)
+    assert table[1]["return"] == "852 ± 21"
 
 
 def test_smoke_runs_are_few_and_shared() -> None:
@@ -182,11 +190,6 @@ def test_the_table_has_the_paper_s_numbers_below_ours(runs: Path) -> None:
     assert found[1][:3] == ("", "paper", "2010 ± 91")
     assert found[0][0] == "Ant"
     assert "(1 seed)" in found[0][2]
-
-
-def test_an_item_does_not_accept_another_kind_of_source(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no folder"):
-        read_sources([tmp_path / "missing"])
 
 
 def test_costs_are_counted_once_and_estimated_from_measured_runs(

@@ -100,9 +100,13 @@ def test_the_bootstrap_is_the_distribution_over_all_samples():
     assert (found.low, found.high) == (0.0, 5.0)
 
 
-def test_one_run_has_no_spread():
+def test_one_run_has_no_interval():
     found = interval(iqm, np.array([[3.0, 5.0]]))
-    assert (found.value, found.low, found.high) == (4.0, 4.0, 4.0)
+    assert (found.value, found.low, found.high) == (4.0, None, None)
+    for scores in ((A[:1], B), (A, B[:1])):
+        better = interval(probability_of_improvement, *scores)
+        assert better.value == probability_of_improvement(*scores)
+        assert (better.low, better.high) == (None, None)
 
 
 def test_rliable_says_the_same():

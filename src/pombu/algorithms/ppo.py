@@ -5,6 +5,7 @@ function on them, and evaluates. Whole trajectories make up a batch; where a tim
 cut one, the value of its last state stands for the rest.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -44,6 +45,11 @@ _LOGGED = {
     "train/explained_variance": "explained_variance",
     "train/entropy_loss": "entropy",
 }
+
+IDLE = (
+    "PPO's learning rate has fallen to 0, so nothing more is learned: begin again with "
+    "more iterations, or with final_learning_rate above 0."
+)
 
 
 class State(eqx.Module):
@@ -111,9 +117,9 @@ class Learner:
             scale = float(experience.returns.std[0]) if config.scale_rewards else 1.0
             rollout = recorder.rollout(collected, scale, config.gamma)
             model.rollout_buffer = self._buffer(rollout)
-            done = min(int(state.iteration) / config.iterations, 1.0)
-            first, last = config.learning_rate, config.final_learning_rate
-            self._rate = first + (last - first) * done
+            self._rate = config.rate(int(state.real_steps), self.task.horizon)
+            if self._rate == 0:
+                warnings.warn(IDLE, stacklevel=2)
             model.train()
         state = eqx.tree_at(
             lambda s: (s.iteration, s.real_steps, s.networks, s.experience),

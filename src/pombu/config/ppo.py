@@ -5,6 +5,7 @@ from typing import Literal
 
 from pombu.config.parts import at_least, within
 from pombu.envs import EnvConfig
+from pombu.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,8 @@ class PPOConfig:
     trajectories: int = 10
     """Real trajectories per iteration: the batch of an update."""
     iterations: int = 100
-    """Iterations over which the learning rate falls."""
+    """Iterations of whole trajectories over which the learning rate falls; what counts
+    is their real steps."""
     evaluation_episodes: int = 20
     """Real episodes per evaluation; they are not learned from."""
     hidden: tuple[int, ...] = (64, 64)
@@ -33,7 +35,7 @@ class PPOConfig:
     learning_rate: float = 3e-4
     """Adam's step size in the first iteration."""
     final_learning_rate: float = 0.0
-    """Adam's step size when all iterations are done; falls linearly in between."""
+    """Adam's step size after the steps of all iterations; falls linearly in between."""
     epochs: int = 10
     """Passes over the batch per iteration."""
     minibatch: int = 200
@@ -62,3 +64,28 @@ class PPOConfig:
         within("gamma", self.gamma, "(0, 1]", 0 < self.gamma <= 1)
         within("lam", self.lam, "[0, 1]", 0 <= self.lam <= 1)
         within("clip", self.clip, "(0, infinity)", self.clip > 0)
+
+    def planned_steps(self, horizon: int) -> int:
+        """Real steps over which the learning rate falls."""
+        return self.iterations * self.trajectories * horizon
+
+    def rate(self, real_steps: int, horizon: int) -> float:
+        """Adam's step size after so many real steps."""
+        done = min(real_steps / self.planned_steps(horizon), 1.0)
+        first, last = self.learning_rate, self.final_learning_rate
+        return first + (last - first) * done
+
+    def iterations_for(self, total_steps: int, horizon: int) -> int:
+        """Iterations of whole trajectories that take so many real steps."""
+        return -(-total_steps // (self.trajectories * horizon))
+
+    def require_rate(self, total_steps: int, horizon: int) -> None:
+        """Refuse real steps of which the last would be taken with a rate of 0."""
+        planned = self.planned_steps(horizon)
+        if total_steps > planned and self.final_learning_rate == 0:
+            raise UsageError(
+                f"PPO's learning rate falls to 0 within {planned} real steps, and "
+                f"{total_steps} are asked for: set iterations to "
+                f"{self.iterations_for(total_steps, horizon)}, or final_learning_rate "
+                "above 0."
+            )

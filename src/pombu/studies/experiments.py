@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from matplotlib.figure import Figure
 
+from pombu.presets.sizes import horizon_of
 from pombu.studies.jobs import Job
 from pombu.studies.published import Published
 from pombu.studies.style import (
@@ -69,26 +70,42 @@ class Panel:
 
     def jobs(self, arm: Arm) -> list[Job]:
         """The runs of an arm."""
-        return [
-            Job(
-                algorithm=arm.algorithm,
-                task=self.task,
-                seed=seed,
-                preset=self.preset,
-                total_steps=self.steps(arm),
-                horizon=self.horizon,
-                observation_noise=self.observation_noise,
-                alive_bonus=self.alive_bonus,
-                overrides=arm.overrides,
-            )
-            for seed in self.seeds
-        ]
+        return [self._job(arm, seed) for seed in self.seeds]
 
     def steps(self, arm: Arm) -> int:
         """Real steps of an arm's runs."""
         if not arm.extended:
             return self.total_steps
         return 2 * self.total_steps if self.preset == "smoke" else EXTENDED_STEPS
+
+    def _job(self, arm: Arm, seed: int) -> Job:
+        steps = self.steps(arm)
+        job = Job(
+            algorithm=arm.algorithm,
+            task=self.task,
+            seed=seed,
+            preset=self.preset,
+            total_steps=steps,
+            horizon=self.horizon,
+            observation_noise=self.observation_noise,
+            alive_bonus=self.alive_bonus,
+            overrides=arm.overrides,
+        )
+        return replace(job, overrides=(*arm.overrides, *decay(job, steps)))
+
+
+def decay(job: Job, steps: int) -> tuple[tuple[str, int], ...]:
+    """The override with which PPO's learning rate falls over all steps, if it falls.
+
+    Runs of different length are then different experiments, by name and by config.
+    """
+    if job.algorithm != "ppo":
+        return ()
+    config = job.config()
+    if config.learning_rate == config.final_learning_rate:
+        return ()
+    horizon = horizon_of(job.task, job.horizon)
+    return (("iterations", config.iterations_for(steps, horizon)),)
 
 
 @dataclass(frozen=True)
@@ -141,7 +158,7 @@ PPO_MAX = replace(PPO, label="PPO_max", extended=True)
 
 
 def alpha_arms(values: Sequence[float]) -> tuple[Arm, ...]:
-    """POMBU with other penalties, in colours that go from dark to light."""
+    """POMBU with other penalties that never give way, in colours from dark to light."""
     # Five steps of cividis, which every kind of colour vision orders.
     shades = ("#00224E", "#3E4C6E", "#7C7B78", "#B9AC70", "#E8CE3C")
     lines = ("-", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), "--")
@@ -151,11 +168,7 @@ def alpha_arms(values: Sequence[float]) -> tuple[Arm, ...]:
             "pombu",
             shades[i],
             lines[i],
-            () if value == POMBU_ALPHA else (("alpha", value),),
+            (("alpha", value), ("minimum_kl", None)),
         )
         for i, value in enumerate(values)
     )
-
-
-POMBU_ALPHA = 0.5
-"""The preset's own value on HalfCheetah, H = 200; its runs are shared."""

@@ -11,7 +11,7 @@ from pombu.envs import CATALOGUE
 from pombu.errors import UsageError
 from pombu.studies.curves import Curve
 from pombu.studies.experiments import Arm, Item, Panel, Profile
-from pombu.studies.jobs import Job, flat, plan
+from pombu.studies.jobs import Job, defaults, flat, plan
 from pombu.studies.places import Place
 from pombu.studies.statistics import Aligned, align
 from pombu.studies.study import Watcher, run_study
@@ -19,7 +19,11 @@ from pombu.training import config_file
 from pombu.training.metrics import read_rows
 from pombu.training.run import CONFIG, RunSpec, open_run
 
-TELLING = ("alpha", "beta", "model.kind", "model.reward", "exploration.policies")
+TELLING = (
+    *("alpha", "minimum_kl", "beta", "exploration.policies"),
+    *("model.kind", "model.reward", "returns.uncertainty_units"),
+    *("draw", "stop_rule.use", "kappa", "weighting"),
+)
 """Options by which a run of the same algorithm and preset is another experiment."""
 
 
@@ -173,14 +177,15 @@ def answers(spec: RunSpec, job: Job, config: dict[str, object]) -> bool:
 
     Algorithm, preset, seed and environment must be the same, and so must every option
     that is overridden or tells experiments apart; other values of a preset may have
-    changed between versions.
+    changed between versions. What a run does not say, because its version did not know
+    of it, is the algorithm's default.
     """
     asked = (job.algorithm, job.preset, job.seed)
     if (spec.algorithm, spec.preset, spec.seed) != asked:
         return False
-    have = flat(spec.config)
+    have = {**defaults(spec.algorithm), **flat(spec.config)}
     keys = [key for key, _ in job.overrides] + [k for k in TELLING if k in config]
-    if any(have.get(key) != config[key] for key in keys if key in have):
+    if any(have[key] != config[key] for key in keys):
         return False
     return _environment(have) == _environment(config)
 
@@ -194,6 +199,7 @@ def _environment(config: dict[str, object]) -> tuple[object, ...]:
         config.get("env.horizon") or own,
         config.get("env.observation_noise") or 0.0,
         config.get("env.alive_bonus") or 0.0,
+        config.get("env.observe_y", True),
     )
 
 
@@ -226,12 +232,12 @@ def _longest(jobs: Iterable[Job]) -> list[Job]:
 
 def _curves(panel: Panel, arm: Arm, known: Sequence[Curve]) -> tuple[Curve, ...]:
     """The seeds of an arm, cut off where the panel ends."""
-    found = []
-    for job in panel.jobs(arm):
-        curve = choose(job, known)
-        if curve is None:
-            continue
-        rows = [r for r in curve.rows if r["real_steps"] <= panel.steps(arm)]
-        if rows:
-            found.append(Curve(curve.run, rows))
-    return tuple(found)
+    found = [choose(job, known) for job in panel.jobs(arm)]
+    return tuple(cut(curve, panel.steps(arm)) for curve in found if curve is not None)
+
+
+def cut(curve: Curve, steps: int) -> Curve:
+    """What a run of so many real steps leaves: its last row is at or beyond them."""
+    before = [0.0, *(row["real_steps"] for row in curve.rows[:-1])]
+    pairs = zip(before, curve.rows, strict=True)
+    return Curve(curve.run, [row for taken, row in pairs if taken < steps])

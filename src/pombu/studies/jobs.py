@@ -10,6 +10,7 @@ from typing import Any
 
 from pombu import presets
 from pombu.algorithms.registry import config_type, find
+from pombu.config import PPOConfig
 from pombu.envs import EnvConfig, load, resolve
 from pombu.errors import UsageError
 from pombu.training import config_file
@@ -74,12 +75,18 @@ class Job:
         return override(dataclasses.replace(config, env=env), self)
 
     def spec(self) -> RunSpec:
-        """Everything a run folder says about what was asked for."""
+        """Everything a run folder says about what was asked for.
+
+        Raises:
+            UsageError: As for `config`, or PPO would end with a learning rate of 0.
+        """
         config = self.config()
         steps = self.total_steps
         if steps is None:
             horizon = load(config.env).horizon
             steps = config.iterations * config.trajectories * horizon
+        elif isinstance(config, PPOConfig):
+            config.require_rate(steps, load(config.env).horizon)
         data = config_file.to_json(config)
         return RunSpec(self.algorithm, self.preset, self.seed, steps, data)
 
@@ -175,10 +182,14 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def defaults(algorithm: str) -> dict[str, Any]:
+    """An algorithm's settings where nothing is said, by dotted names."""
+    return flat(config_file.to_json(config_type(algorithm)()))
+
+
 def options(algorithm: str) -> list[str]:
     """The dotted names of an algorithm's own options."""
-    names = flat(config_file.to_json(config_type(algorithm)()))
-    return [name for name in names if not name.startswith("env.")]
+    return [name for name in defaults(algorithm) if not name.startswith("env.")]
 
 
 def _settings(spec: RunSpec) -> dict[str, Any]:

@@ -113,5 +113,5 @@ def by_label(
 
 
 def alive_bonus(task: str) -> float | None:
-    """The bonus per step with which Table 2's numbers were made."""
+    """The bonus per step in the published code, which the paper's rewards leave out."""
     return 1.0 if task in ("Ant", "Walker2d") else None

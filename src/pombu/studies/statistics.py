@@ -21,11 +21,11 @@ Scores = Float[ndarray, "runs tasks"]
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its bootstrap interval."""
+    """An estimate and its bootstrap interval, None where it has none."""
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,12 @@ def interval(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Interval:
-    """A statistic of one or more methods and its stratified percentile bootstrap."""
+    """A statistic of one or more methods and its stratified percentile bootstrap.
+
+    A single run of a method says nothing about its spread, and gives no interval.
+    """
+    if any(len(one) < 2 for one in scores):
+        return Interval(statistic(*scores), None, None)
     rng = np.random.default_rng(seed)
     found = [statistic(*(resample(one, rng) for one in scores)) for _ in range(draws)]
     low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])

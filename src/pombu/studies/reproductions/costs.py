@@ -159,14 +159,15 @@ def imagined_steps(job: Job) -> int | None:
 
 
 def _jobs(profile: Profile) -> list[Job]:
-    longest: dict[str, Job] = {}
+    longest: dict[object, Job] = {}
     for name in names():
         item = None if name in PAGES else find(name).item
         for panel in item.panels(profile) if item else ():
             for job in (job for arm in panel.arms for job in panel.jobs(arm)):
-                other = longest.setdefault(job.name, job)
+                experiment = (job.algorithm, job.preset, job.seed, job.config())
+                other = longest.setdefault(experiment, job)
                 if (job.total_steps or 0) > (other.total_steps or 0):
-                    longest[job.name] = job
+                    longest[experiment] = job
     return list(longest.values())
 
 

@@ -16,7 +16,7 @@ from pombu.studies.uncertainty_time import uncertainty_minutes
 SUMMARY = "Table 1: return, time and samples on HalfCheetah (figure-2's runs; hours)"
 DEFAULT: Profile = "fast"
 
-HEADER = ("", "", "return", "time (h)", "imagined", "real", "uncertainty (min)")
+COLUMNS = ("return", "time (h)", "imagined", "real", "uncertainty (min)")
 
 
 def panels(profile: Profile) -> list[Panel]:
@@ -25,7 +25,7 @@ def panels(profile: Profile) -> list[Panel]:
 
 
 def rows(results: Results) -> list[tuple[str, ...]]:
-    """Ours, and below it the paper's."""
+    """Method, source and numbers: ours, and below it the paper's."""
     (panel,) = results.panels
     found: list[tuple[str, ...]] = []
     groups = {group.arm.label: group for group in results.of(panel)}
@@ -33,7 +33,7 @@ def rows(results: Results) -> list[tuple[str, ...]]:
         own = _ours(groups[label]) if label in groups else ("no run", *[""] * 4)
         found.append((label, "ours", *own))
         if theirs := panel.published.get(label):
-            found.append(("", "paper", *_theirs(label, theirs)))
+            found.append((label, "paper", *_theirs(label, theirs)))
     return found
 
 
@@ -46,13 +46,18 @@ def draw(results: Results) -> Mapping[str, Figure]:
     )
     if panel.preset == "smoke":
         note = f"{note} ({STAND_IN_NOTE})"
-    return {"": draw_table(HEADER, rows(results), note)}
+    drawn = [
+        (label if source == "ours" else "", source, *rest)
+        for label, source, *rest in rows(results)
+    ]
+    return {"": draw_table(("", "", *COLUMNS), drawn, note)}
 
 
 def numbers(results: Results) -> Mapping[str, Any]:
     """The table, and the time that the uncertainty takes."""
+    header = ("method", "source", *COLUMNS)
     return {
-        "table": [dict(zip(HEADER[2:], row[2:], strict=True)) for row in rows(results)],
+        "table": [dict(zip(header, row, strict=True)) for row in rows(results)],
         "uncertainty_minutes": {
             group.arm.label: uncertainty_minutes(group.curves[0])
             for group in results.of(results.panels[0])
