@@ -115,9 +115,9 @@ def after_iteration(state: P) -> P:
     return counted
 
 
-def with_unit_std(policy: GaussianPolicy) -> GaussianPolicy:
-    """The policy as noisy as in the beginning."""
-    return GaussianPolicy(policy.mean, jnp.zeros_like(policy.log_std))
+def as_noisy(policy: GaussianPolicy, log_std: float = 0.0) -> GaussianPolicy:
+    """The policy with the same noise in every action."""
+    return GaussianPolicy(policy.mean, jnp.full_like(policy.log_std, log_std))
 
 
 class TaskLearner(Generic[C]):

@@ -25,9 +25,9 @@ from pombu.learner import (
     Metrics,
     WithEnsemble,
     after_iteration,
+    as_noisy,
     beginning,
     keys_of,
-    with_unit_std,
 )
 from pombu.metalearning import Judged, adapt_to_all, judge, meta_step, side_by_side
 from pombu.policies import GaussianPolicy, init_policy
@@ -115,7 +115,7 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
         tasks = self.tasks(state)
         policy, summaries = state.policy, []
         if config.policy.reset_std:
-            policy = with_unit_std(policy)
+            policy = as_noisy(policy)
         for i in range(config.updates):
             policy, summary = self.meta_step(policy, i, tasks, episodes, keys, stage)
             summaries.append(summary)

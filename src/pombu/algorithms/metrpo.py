@@ -23,9 +23,9 @@ from pombu.learner import (
     Metrics,
     WithEnsemble,
     after_iteration,
+    as_noisy,
     beginning,
     keys_of,
-    with_unit_std,
 )
 from pombu.objectives import value_loss
 from pombu.policies import GaussianPolicy, init_policy
@@ -139,7 +139,7 @@ class Learner(EnsembleLearner[METRPOConfig, State]):
         config = self.config
         policy, baseline = state.policy, state.baseline
         if config.policy.reset_std:
-            policy = with_unit_std(policy)
+            policy = as_noisy(policy)
         dream = self.dreamer(state, episodes, keys)
         rule = _StopRule(self, state, episodes, keys, policy)
         plan = self.plan("imagine")

@@ -34,9 +34,9 @@ from pombu.learner import (
     Metrics,
     WithEnsemble,
     after_iteration,
+    as_noisy,
     beginning,
     keys_of,
-    with_unit_std,
 )
 from pombu.networks import MLP
 from pombu.objectives import exploration_advantage
@@ -82,7 +82,11 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         keys = Keys(seed, 0)
         dim = task.observation_dim
         policy = init_policy(
-            keys.jax("policy"), dim, task.action_dim, config.policy.hidden
+            keys.jax("policy"),
+            dim,
+            task.action_dim,
+            config.policy.hidden,
+            config.policy.initial_log_std,
         )
         value = init_value(keys.jax("value"), dim, config.value.hidden)
         return State(
@@ -121,7 +125,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         """What to collect the next real episodes with, as one stack of policies."""
         keys = keys_of(state)
         if int(state.iteration) < self.config.policy.reset_std_iterations:
-            noisy = with_unit_std(state.policy)
+            noisy = as_noisy(state.policy, self.config.policy.initial_log_std)
             state = eqx.tree_at(lambda s: s.policy, state, noisy)
         explorers, imagined = self.explorers(state, episodes, keys)
         return self.imagined(state, imagined), explorers

@@ -32,9 +32,9 @@ from pombu.learner import (
     Metrics,
     WorldLearner,
     after_iteration,
+    as_noisy,
     beginning,
     keys_of,
-    with_unit_std,
 )
 from pombu.models import Layers
 from pombu.multistep import (
@@ -146,7 +146,7 @@ class Learner(WorldLearner[SLBOConfig, State]):
         state = self.remember(state, collected)
         state, found = self.learn_ending(state, episodes, keys)
         if self.config.policy.reset_std:
-            noisy = with_unit_std(state.policy)
+            noisy = as_noisy(state.policy)
             state = eqx.tree_at(lambda s: s.policy, state, noisy)
         state, alternated = self.alternate(state, episodes, keys, stage)
         return after_iteration(state), {

@@ -112,9 +112,12 @@ class PolicyConfig:
     """Largest global norm of a gradient (published code)."""
     clip: float = 0.15
     """epsilon of the clipped ratio."""
+    initial_log_std: float = 0.0
+    """Log of the standard deviation of an untrained policy's actions, in policy space
+    (published code: 0)."""
     reset_std_iterations: int = 5
-    """In the first iterations the log-std is set back to 0 before data is collected
-    (published code)."""
+    """In the first iterations the log-std is set back to its first value before data is
+    collected (published code)."""
     minimum_log_std: float = -10.0
     """The log-std is kept at or above this value."""
 
