@@ -10,9 +10,9 @@ COPY pyproject.toml README.md LICENSE /source/
 COPY src /source/src
 RUN pip install --no-cache-dir "/source[report,tensorboard]" && rm -r /source
 
-# Runs are written to /work/runs: mount a folder there to keep them.
-RUN useradd --create-home pombu && mkdir /work && chown pombu /work
+# Runs are written to /data/runs: mount a folder there to keep them.
+RUN useradd --create-home pombu && mkdir /data && chown pombu /data
 USER pombu
-WORKDIR /work
+WORKDIR /data
 ENTRYPOINT ["pombu"]
 CMD ["--help"]

@@ -4,6 +4,7 @@ An algorithm's own file says what it does in which order; what several of them d
 is here.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Generic, Protocol, TypeVar
 
@@ -135,14 +136,14 @@ class TaskLearner(Generic[C]):
         self.workers = Workers(workers)
 
 
-class WorldLearner(TaskLearner[W], Generic[W, S]):
+class WorldLearner(TaskLearner[W], ABC, Generic[W, S]):
     """An algorithm whose policy learns in an imagined world."""
 
     rules: Rules
 
+    @abstractmethod
     def world(self, state: S) -> World:
         """The learned world as the state has it."""
-        raise NotImplementedError
 
     def policy(self, state: S) -> Policy:
         """pi_theta, to act with."""

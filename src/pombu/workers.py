@@ -56,8 +56,8 @@ class Workers:
     ) -> list[Result]:
         """Apply `function` to every item; results in order, errors raised."""
         if getattr(_inside, "worker", False):
-            return [_ready(function(item)) for item in items]
-        return list(self._pool.map(lambda item: _ready(function(item)), items))
+            return [ready(function(item)) for item in items]
+        return list(self._pool.map(lambda item: ready(function(item)), items))
 
     def both(
         self, first: Callable[[], Item], second: Callable[[], Result]
@@ -71,7 +71,8 @@ class Workers:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _ready(result: Result) -> Result:
+def ready(result: Result) -> Result:
     """Wait for the arrays in the thread that asked for them, so that cores overlap."""
+    # JAX leaves this function without types.
     jax.block_until_ready(result)  # type: ignore[no-untyped-call]
     return result

@@ -91,15 +91,17 @@ def test_the_mean_is_followed(task: Task) -> None:
 def test_ends_may_be_given_as_integers(task: Task) -> None:
     """No reward is lost where nothing ends, whatever the type that says so."""
 
+    contract: Any = task.contract
+
     class Integers:
         def reward(self, obs: Any, action: Any, next_obs: Any) -> Any:
-            return task.contract.reward(obs, action, next_obs)  # type: ignore[union-attr]
+            return contract.reward(obs, action, next_obs)
 
         def terminal(self, obs: Any, action: Any, next_obs: Any) -> Any:
             return jnp.zeros(next_obs.shape[:-1], jnp.int32)
 
         def initial(self, key: Any, n: int) -> Any:
-            raise NotImplementedError
+            return contract.initial(key, n)
 
     plain = rules_of(task, "mean")
     given = (jnp.asarray(START), jnp.asarray(candidates()), jax.random.key(0))
@@ -184,7 +186,9 @@ def test_uncertainty_is_algorithm_1_along_the_mean(
         np.testing.assert_allclose(found.uncertainty[row], np.sqrt(variance), rtol=1e-4)
 
 
-def test_kappa_prefers_what_members_agree_on(task: Task) -> None:
+def test_kappa_prefers_what_members_agree_on(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two actions earn the same on average, but the members differ about one."""
     weights = np.zeros((2, 4, 4), np.float32)
     weights[0, 2, 0], weights[1, 2, 0] = 10.0, -10.0
@@ -202,7 +206,7 @@ def test_kappa_prefers_what_members_agree_on(task: Task) -> None:
         learner = Learner(task, replace(config, kappa=kappa))
         state = learner.init(0)
         world = GaussianWorld(ensemble, unit, unit, unit, False)
-        learner.world = lambda state: world  # type: ignore[method-assign]
+        monkeypatch.setattr(learner, "world", lambda state: world)
         act = learner.policy(state)
         return float(act(START[None], True, jax.random.key(0))[0, 0])
 

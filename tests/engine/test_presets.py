@@ -171,4 +171,5 @@ def test_whole_episodes_of_your_own_take_one_round(
 
 
 def test_alpha_of_an_environment_of_your_own() -> None:
-    assert preset("pombu", "paper", "MountainCarContinuous-v0", 1000).alpha == 0.5  # type: ignore[attr-defined]
+    config: Any = preset("pombu", "paper", "MountainCarContinuous-v0", 1000)
+    assert config.alpha == 0.5

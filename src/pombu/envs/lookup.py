@@ -89,13 +89,13 @@ def _factory(name: str) -> Callable[..., Any] | None:
         ) from error
     if attribute in gymnasium.registry:
         return None
-    factory = getattr(module, attribute, None)
+    factory: Callable[..., Any] | None = getattr(module, attribute, None)
     if not callable(factory):
         raise UsageError(
             f"Module {module_name!r} has no function {attribute!r}: give "
             "module:factory where factory() returns a Gymnasium environment."
         )
-    return factory  # type: ignore[no-any-return]
+    return factory
 
 
 def _registered(name: str) -> bool:
