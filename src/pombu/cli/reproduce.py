@@ -43,8 +43,8 @@ class Command:
     """Folders of runs that exist, or folders that hold such; they are only read."""
     runs: Path = Path("runs/reproduce")
     """Folder for the runs that are trained; all experiments share them."""
-    no_train: bool = False
-    """Draw what there is, and say what is missing, instead of training it."""
+    train: bool = True
+    """Train what is missing; `--no-train` draws what there is, and says what is not."""
     total_steps: int | None = None
     """Real steps of every run; None takes the profile's."""
     seeds: int | None = None
@@ -91,7 +91,7 @@ class Command:
             out,
             self.runs,
             self.sources,
-            not self.no_train,
+            self.train,
             self.total_steps,
             self.seeds,
             self.place,
@@ -111,7 +111,7 @@ class Command:
             for what in missing:
                 print(f"missing: {what}")
             print(f"wrote {out}")
-        return 1 if missing and not self.no_train else 0
+        return 1 if missing and self.train else 0
 
     def _list(self) -> int:
         items = [find(name) for name in names()]
