@@ -26,6 +26,7 @@ from pombu.algorithms import registry
 from pombu.algorithms.pombu import Learner
 from pombu.algorithms.pombu import State as POMBUState
 from pombu.ask_tell import Proposal
+from pombu.config.budget import budget
 from pombu.data import read_logged
 from pombu.envs import EnvConfig, Episode, config_of, load
 from pombu.errors import UsageError
@@ -120,9 +121,11 @@ class Agent:
 
         With `out`, metrics and checkpoints go to a new run folder there.
         """
+        horizon = self.learner.task.horizon
         if total_timesteps is None:
-            planned = self.config.iterations * self.config.trajectories
-            total_timesteps = planned * self.learner.task.horizon
+            total_timesteps = budget(self.config, lambda: horizon)
+        before = int(self.state.real_steps)
+        budget(self.config, lambda: horizon, before + total_timesteps)
         self._learn_from_waiting()
         target = int(self.state.real_steps) + total_timesteps
         run = create(Path(out), self._spec(target)) if out is not None else None

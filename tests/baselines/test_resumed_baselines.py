@@ -39,7 +39,7 @@ CORE = {
 }
 WITHOUT_ENTROPY = {"steve"}
 """Its actor is deterministic."""
-BASELINES = sorted(set(ALGORITHMS) - {"pombu", "meppo"})
+BASELINES = sorted(set(ALGORITHMS) - {"pombu"})
 
 
 class StopAt(Callback):
@@ -110,7 +110,7 @@ def test_a_config_survives_its_file(name: str) -> None:
 
 @pytest.mark.parametrize("task", ["Swimmer", "HalfCheetah", "Ant", "Walker2d"])
 @pytest.mark.parametrize("horizon", [200, 1000])
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", sorted({*BASELINES} - {"meppo"}))
 def test_presets_plan_two_hundred_thousand_steps(
     name: str, task: str, horizon: int
 ) -> None:

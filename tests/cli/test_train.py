@@ -169,6 +169,11 @@ def test_presets_are_listed_and_read(capsys: pytest.CaptureFixture[str]) -> None
         ("train --seed -1 --env Point2D", "seed is -1"),
         ("train --max-minutes 0 --env Point2D", "it must be above 0"),
         ("train --total-steps -5 --env Point2D", "total_steps is -5"),
+        (
+            "train --algo ppo --env Point2D --total-steps 999999 "
+            "--final-learning-rate 0",
+            "PPO's learning rate falls to 0 within",
+        ),
         ("resume nowhere", "nowhere is not a run folder"),
         ("evaluate nowhere", "nowhere is not a run folder"),
         ("resume", "missing"),

@@ -9,7 +9,6 @@ import pytest
 from pombu.cli import main
 from pombu.presets import preset
 from pombu.studies.curves import read_curves
-from pombu.studies.own_environments import needed
 from pombu.training import config_file
 from pombu.training.metrics import MetricsFile
 from pombu.training.run import RunSpec, create
@@ -17,9 +16,10 @@ from pombu.training.run import RunSpec, create
 RETURNS = {1000: -900.0, 2000: -240.0, 3000: -300.0, 4000: -150.0}
 
 
-def make_run(path: Path, algorithm: str, env: str, **model: str) -> Path:
+def make_run(path: Path, algorithm: str, env: str, **changes: Any) -> Path:
     config = config_file.to_json(preset(algorithm, "smoke", env))
-    config["model"].update(model)
+    for name, value in changes.items():
+        config["env" if name in config["env"] else "model"][name] = value
     run = create(path, RunSpec(algorithm, "smoke", 0, 4000, config))
     run.record_start()
     file = MetricsFile(run.metrics)
@@ -42,24 +42,24 @@ def test_steps_before_the_first_evaluation_that_reached_the_target(
     runs: list[str],
 ) -> None:
     curve = read_curves([Path(runs[0])])[0]
-    assert needed(curve, -250) == 2000
-    assert needed(curve, -150) == 4000
-    assert needed(curve, 0) is None
+    assert curve.needed(-250) == 2000
+    assert curve.needed(-150) == 4000
+    assert curve.needed(0) is None
 
 
 def test_the_page_is_written_again_from_what_was_kept(
     runs: list[str], tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    flags = ["results", "--by-env", "--out", "results/own", "--title", "Own"]
+    flags = ["results", "--out", "results/own", "--title", "Own"]
     assert main([*flags, *runs]) == 0
     page = Path("results/own.md").read_text()
     assert "## Pendulum-v1" in page
     assert (
-        "| pombu (smoke) | learned | 0 | 4,000 | 2,000 | -230 | -150 | 1.00 |" in page
+        "| pombu (smoke) | 0 | 4,000 | 0 | 2,000 | -230 | nan | -150 | 1.00 |" in page
     )
-    assert "| pombu (smoke) | known | 0 | 4,000 |  | -230 | -150 | 1.00 |" in page
-    assert "| pombu (smoke), learned reward | learned | 0 | 4,000 |  |" in page
+    assert "| pombu (smoke) | 0 | 4,000 | 0 | -230 | nan | -150 | 1.00 |" in page
+    assert "| pombu (smoke), learned reward | 0 | 4,000 | 0 | -230 |" in page
     assert "-157 ± 89" in page
     assert str(tmp_path) not in page
     (kept,) = Path("results/own/Pendulum-v1").glob("*/versions.json")
@@ -68,3 +68,38 @@ def test_the_page_is_written_again_from_what_was_kept(
     assert main(flags) == 0
     assert Path("results/own.md").read_text() == page
     assert Path("results/own/Pendulum-v1/returns.png").stat().st_size > 10_000
+
+
+def test_the_paper_s_numbers_stand_beside_its_tasks(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = [
+        str(make_run(Path("a"), "meppo", "HalfCheetah")),
+        str(make_run(Path("b"), "slbo", "HalfCheetah", horizon=1000)),
+        str(make_run(Path("c"), "slbo", "Ant", horizon=1000)),
+        str(make_run(Path("d"), "slbo", "Ant", horizon=1000, alive_bonus=1.0)),
+    ]
+    Path("results/all").mkdir(parents=True)
+    Path("results/all/remarks.md").write_text("Made by hand.\n")
+    assert main(["results", "--out", "results/all", *runs]) == 0
+    page = Path("results/all.md").read_text()
+    assert "Made by hand." in page
+    sections = {text.split("\n")[0]: text for text in page.split("\n## ")[1:]}
+    assert "| 449 ± 226 | 8e+07 | 10.17 |" in sections["HalfCheetah"]
+    assert "Target: 852, the paper's POMBU at 200k" in sections["HalfCheetah"]
+    assert "| 1098 ± 166 |  |  |" in sections["HalfCheetah-h1000"]
+    assert "the paper" not in sections["Ant-h1000"], "it has an alive bonus"
+    assert "| 728 ± 123 |" in sections["Ant-h1000-alive1"]
+
+
+def test_another_run_s_place_is_not_taken(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = make_run(Path("a"), "pombu", "Point2D")
+    other = make_run(Path("b"), "pombu", "Point2D", members=4)
+    assert main(["results", "--out", "results/all", str(one)]) == 0
+    assert main(["results", "--out", "results/all", str(one)]) == 0
+    assert main(["results", "--out", "results/all", str(other)]) == 2
+    assert "keeps a run with other settings than b" in capsys.readouterr().err

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hand_made import write_run
 
-from pombu.report.entries import arrange, differences, entries_of
+from pombu.report.entries import arrange, entries_of
 from pombu.report.intervals import over_episodes, over_seeds
+from pombu.studies.comparing import differences
 from pombu.studies.curves import Curve, read_curves
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from pombu.envs import Task
 from pombu.errors import UsageError
+from pombu.training import config_file
 from pombu.training.algorithm import Algorithm
 
 
@@ -98,6 +99,16 @@ def config_type(name: str) -> type[Any]:
     module, _, kind = find(name).config.partition(":")
     config: type[Any] = getattr(importlib.import_module(module), kind)
     return config
+
+
+def defaults(name: str) -> dict[str, Any]:
+    """An algorithm's settings where nothing is said, by dotted names."""
+    return config_file.flat(config_file.to_json(config_type(name)()))
+
+
+def options(name: str) -> list[str]:
+    """The dotted names of an algorithm's own options."""
+    return [option for option in defaults(name) if not option.startswith("env.")]
 
 
 def make(name: str, task: Task, config: Any) -> Algorithm[Any]:

@@ -31,7 +31,8 @@ class Command:
 
     def run(self) -> int:
         """Draw and say where the picture is."""
-        from pombu.studies.curves import draw_returns, read_curves
+        from pombu.studies.curves import read_curves
+        from pombu.studies.learning import draw_learning
 
         if not self.runs:
             raise UsageError("No run is named: give at least one run folder.")
@@ -40,7 +41,7 @@ class Command:
         if path.suffix not in {".png", ".pdf", ".svg"}:
             raise UsageError(f"{path} is no .png, .pdf or .svg file: choose one.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        draw_returns(curves).savefig(path)
+        draw_learning(curves).savefig(path)
         finals = {str(curve.run.path): curve.final() for curve in curves}
         if self.json:
             print(json.dumps({"picture": str(path), "final_return": finals}))

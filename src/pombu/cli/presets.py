@@ -57,7 +57,7 @@ def show(algorithm: str, env: str, columns: dict[str, dict[str, Any]]) -> None:
     table = Table(box=None, title=f"{algorithm} on {env}")
     for title in ("field", *columns):
         table.add_column(title, no_wrap=True)
-    flat = {name: flatten(config) for name, config in columns.items()}
+    flat = {name: config_file.flat(config) for name, config in columns.items()}
     for field in next(iter(flat.values())):
         if field == "env.id":
             continue
@@ -68,17 +68,6 @@ def show(algorithm: str, env: str, columns: dict[str, dict[str, Any]]) -> None:
     console.print(
         f"\nTasks: {tasks}. Algorithms: {', '.join(ALGORITHMS)}.", highlight=False
     )
-
-
-def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested fields by their dotted names, as on the command line."""
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 def spell(value: Any) -> str:

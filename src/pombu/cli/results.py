@@ -15,10 +15,13 @@ from pombu.errors import UsageError
 class Command:
     """Keep the files of runs for others to check, and write a page about them.
 
+    There is a section for every task, with the paper's numbers where it has some. A
+    file `remarks.md` in the folder is repeated on the page.
+
     Examples:
       pombu results runs/cheetah-0 runs/cheetah-1 --out results/halfcheetah
       pombu results --out results/halfcheetah
-      pombu results runs/own-* --by-env --out results/own-environments
+      pombu results runs/own-* --out results/own-environments
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
@@ -27,17 +30,12 @@ class Command:
     """Folder for the kept files; the page is written beside it."""
     title: str | None = None
     """The page's heading; None takes the folder's name."""
-    by_env: bool = False
-    """One section per environment, with the real steps that each run needed."""
     json: bool = False
     """Print one JSON object with the page's path and the kept runs."""
 
     def run(self) -> int:
         """Keep, draw, write."""
-        if self.by_env:
-            from pombu.studies.own_environments import keep, write_page
-        else:
-            from pombu.studies.results_page import keep, write_page
+        from pombu.studies.results_page import keep, write_page
 
         kept = keep(self.runs, self.out)
         if not kept:
@@ -46,8 +44,6 @@ class Command:
             )
         title = self.title or self.out.name
         command = f"pombu results --out {shlex.quote(str(self.out))}"
-        if self.by_env:
-            command += " --by-env"
         if self.title is not None:
             command += f" --title {shlex.quote(self.title)}"
         page = write_page(self.out, title, command)

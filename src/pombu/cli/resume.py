@@ -6,6 +6,7 @@ from pathlib import Path
 import tyro
 
 from pombu.cli.training import announce, finish, watchers
+from pombu.config.budget import budget
 from pombu.errors import UsageError
 from pombu.runs import algorithm_of
 from pombu.training.loop import learn
@@ -49,6 +50,7 @@ class Command:
                     f"{run.path} was asked for {run.spec.total_steps} real steps, and "
                     f"--total-steps {self.total_steps} is fewer: give more, or none."
                 )
+            budget(algorithm.config, lambda: algorithm.task.horizon, self.total_steps)
             with run.locked():
                 run = run.extend(self.total_steps)
         callbacks = watchers(console, run.spec, self.target_return, self.max_minutes)

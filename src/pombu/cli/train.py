@@ -11,10 +11,10 @@ from pombu import presets
 from pombu.algorithms import registry
 from pombu.cli import parsing
 from pombu.cli.briefing import brief
-from pombu.cli.presets import flatten
 from pombu.cli.training import announce, finish, watchers
+from pombu.config.budget import budget
 from pombu.data import read_logged
-from pombu.envs import EnvConfig, Task, load, resolve
+from pombu.envs import EnvConfig, load, resolve
 from pombu.errors import UsageError
 from pombu.training import config_file
 from pombu.training.loop import learn
@@ -93,11 +93,7 @@ class Command(Generic[C]):
             algorithm=self.algo,
             preset=self.preset,
             seed=self.seed,
-            total_steps=(
-                planned_steps(config, algorithm.task)
-                if self.total_steps is None
-                else self.total_steps
-            ),
+            total_steps=budget(config, lambda: task.horizon, self.total_steps),
             config=config_file.to_json(config),
             checkpoint_every=self.checkpoint_every,
             keep_checkpoints=self.keep_checkpoints,
@@ -152,25 +148,14 @@ def parse(arguments: Sequence[str]) -> Command[Any]:
 
 def refuse_foreign_options(arguments: Sequence[str], algo: str) -> None:
     """Refuse an option that only other algorithms have, and list this one's."""
-    own = options(algo)
-    others = {name for other in registry.ALGORITHMS for name in options(other)}
+    own = registry.options(algo)
+    others = {name for other in registry.ALGORITHMS for name in registry.options(other)}
     for argument in arguments:
         flag = argument.partition("=")[0]
         name = flag.removeprefix("--").replace("-", "_")
         if flag.startswith("--") and name in others and name not in own:
             listed = ", ".join(f"--{one.replace('_', '-')}" for one in own)
             raise UsageError(f"{algo} has no option {flag}; it has {listed}.")
-
-
-def options(algo: str) -> list[str]:
-    """The dotted names of an algorithm's own options."""
-    defaults = config_file.to_json(registry.config_type(algo)())
-    return [name for name in flatten(defaults) if not name.startswith("env.")]
-
-
-def planned_steps(config: Any, task: Task) -> int:
-    """Real steps in as many iterations as a config plans."""
-    return int(config.iterations * config.trajectories * task.horizon)
 
 
 def last_value(arguments: Sequence[str], flag: str) -> str | None:

@@ -11,15 +11,10 @@ import numpy as np
 from pombu.report import charts
 from pombu.report.calibration import Calibrated
 from pombu.report.charts import Chart
-from pombu.report.entries import (
-    MISSING,
-    Entry,
-    Experiment,
-    differences,
-    entries_of,
-)
+from pombu.report.entries import Entry, Experiment, entries_of
 from pombu.report.intervals import LEVEL, finite
 from pombu.report.preview import Preview
+from pombu.studies.comparing import MISSING, differences
 from pombu.training import config_file
 from pombu.uncertainty.calibration import calibration
 

@@ -10,7 +10,7 @@ from matplotlib.transforms import Bbox
 
 from pombu.studies.experiments import Arm, Panel
 from pombu.studies.gathering import Group, Results
-from pombu.studies.style import BLACK, GREY, grid
+from pombu.studies.style import BLACK, GREY, grid, thousands
 
 STAND_IN_NOTE = "smoke profile: Point2D stands in"
 
@@ -224,10 +224,3 @@ def spread(mean: float, std: float, seeds: int) -> str:
     if seeds == 1:
         return f"{mean:.{digits}f} (1 seed)"
     return f"{mean:.{digits}f} ± {std:.{digits}f}"
-
-
-def thousands(value: float, _: int) -> str:
-    """Real steps on an axis."""
-    if value >= 1e6:
-        return f"{value / 1e6:g}M"
-    return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"

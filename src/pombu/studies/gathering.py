@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from pombu.algorithms.registry import defaults
 from pombu.envs import CATALOGUE
 from pombu.errors import UsageError
 from pombu.studies.curves import Curve
 from pombu.studies.experiments import Arm, Item, Panel, Profile
-from pombu.studies.jobs import Job, defaults, flat, plan
+from pombu.studies.jobs import Job, plan
 from pombu.studies.places import Place
 from pombu.studies.statistics import Aligned, align
 from pombu.studies.study import Watcher, run_study
 from pombu.training import config_file
+from pombu.training.config_file import flat
 from pombu.training.metrics import read_rows
 from pombu.training.run import CONFIG, RunSpec, open_run
 

@@ -3,17 +3,18 @@
 import dataclasses
 import difflib
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pombu import presets
-from pombu.algorithms.registry import config_type, find
-from pombu.config import PPOConfig
+from pombu.algorithms.registry import find, options
+from pombu.config.budget import budget
 from pombu.envs import EnvConfig, load, resolve
 from pombu.errors import UsageError
 from pombu.training import config_file
+from pombu.training.config_file import flat
 from pombu.training.run import CONFIG, RunSpec, open_run
 
 LONGEST_NAME = 150
@@ -81,12 +82,7 @@ class Job:
             UsageError: As for `config`, or PPO would end with a learning rate of 0.
         """
         config = self.config()
-        steps = self.total_steps
-        if steps is None:
-            horizon = load(config.env).horizon
-            steps = config.iterations * config.trajectories * horizon
-        elif isinstance(config, PPOConfig):
-            config.require_rate(steps, load(config.env).horizon)
+        steps = budget(config, lambda: load(config.env).horizon, self.total_steps)
         data = config_file.to_json(config)
         return RunSpec(self.algorithm, self.preset, self.seed, steps, data)
 
@@ -169,27 +165,6 @@ def difference(one: RunSpec, other: RunSpec) -> str:
     keys = dict.fromkeys([*first, *second])
     differ = [key for key in keys if first.get(key) != second.get(key)]
     return ", ".join(differ[:3]) + (" and more" if len(differ) > 3 else "")
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A tree of settings by dotted names."""
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            found.update(flat(value, f"{prefix}{key}."))
-        else:
-            found[prefix + key] = list(value) if isinstance(value, tuple) else value
-    return found
-
-
-def defaults(algorithm: str) -> dict[str, Any]:
-    """An algorithm's settings where nothing is said, by dotted names."""
-    return flat(config_file.to_json(config_type(algorithm)()))
-
-
-def options(algorithm: str) -> list[str]:
-    """The dotted names of an algorithm's own options."""
-    return [name for name in defaults(algorithm) if not name.startswith("env.")]
 
 
 def _settings(spec: RunSpec) -> dict[str, Any]:

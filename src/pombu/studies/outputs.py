@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from pombu.studies import artifacts
-from pombu.studies.drawing import best_mean, spread, thousands
+from pombu.studies.drawing import best_mean, spread
 from pombu.studies.experiments import Item, Panel, Profile
 from pombu.studies.gathering import Group, Request, Results
-from pombu.studies.jobs import flat
 from pombu.studies.results_page import KEPT
 from pombu.studies.statistics import (
     interval,
@@ -20,8 +19,9 @@ from pombu.studies.statistics import (
     mean_std,
     probability_of_improvement,
 )
-from pombu.studies.style import style
+from pombu.studies.style import style, thousands
 from pombu.training import config_file
+from pombu.training.config_file import flat
 
 LINE = "line.json"
 

@@ -1,110 +1,229 @@
 """A results page that is written by a command from the files of runs.
 
 What a run leaves for others to check (config, versions, metrics, evaluation) is copied
-beside the page; the page can be written again from those copies alone.
+beside the page, under its task's name; the page can be written again from those copies
+alone. There is a section for every task, horizon and observation noise.
 """
 
 import json
+import shlex
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from pombu.errors import UsageError
 from pombu.studies.artifacts import save_figure
-from pombu.studies.curves import Curve, by_label, draw_returns, read_curves
-from pombu.studies.published import TABLE_1, Published
-from pombu.training.run import CONFIG, EVALUATION, METRICS, VERSIONS
+from pombu.studies.comparing import by_label
+from pombu.studies.curves import Curve, read_curves
+from pombu.studies.goals import GOALS, Goal
+from pombu.studies.learning import draw_learning
+from pombu.studies.published import TABLE_1, TABLE_2, Published, alive_bonus
+from pombu.training.run import CONFIG, EVALUATION, METRICS, VERSIONS, write_json
 
 KEPT = (CONFIG, VERSIONS, METRICS, EVALUATION)
+REMARKS = "remarks.md"
+"""A file in the folder that the page repeats: what numbers alone do not say."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """The runs of one task as it was set, with what there is to compare them with."""
+
+    name: str
+    curves: list[Curve]
+    paper: dict[str, Published]
+    goal: Goal | None
+
+    @property
+    def target(self) -> tuple[str, float] | None:
+        """A return to compare with, and what it is."""
+        if self.goal is not None:
+            return "target", self.goal.target
+        if "pombu" in self.paper:
+            return "the paper's POMBU at 200k", self.paper["pombu"].mean
+        return None
 
 
 def keep(runs: Sequence[Path], folder: Path) -> list[Path]:
-    """Copy what a run leaves for others to check; give all kept runs of the folder."""
+    """Copy what runs leave for others to check; give all kept runs of the folder.
+
+    Raises:
+        UsageError: A folder is no run, or would take another run's place.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for curve in read_curves(runs):
         spec = curve.run.spec
-        kept = folder / f"{spec.algorithm}-{spec.preset}-seed{spec.seed}"
-        kept.mkdir(exist_ok=True)
-        for name in KEPT:
-            if (curve.run.path / name).exists():
-                shutil.copyfile(curve.run.path / name, kept / name)
-    return sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+        name = f"{spec.algorithm}-{spec.preset}-{_reward(curve)}seed{spec.seed}"
+        kept = folder / _setting(curve) / name
+        if (kept / CONFIG).exists() and _config(kept) != _config(curve.run.path):
+            raise UsageError(
+                f"{kept} keeps a run with other settings than {curve.run.path}: choose "
+                "another --out, or remove it."
+            )
+        kept.mkdir(parents=True, exist_ok=True)
+        for file in KEPT:
+            if (curve.run.path / file).exists():
+                shutil.copyfile(curve.run.path / file, kept / file)
+        write_json(kept / VERSIONS, _versions(curve))
+    return _kept(folder)
 
 
 def write_page(folder: Path, title: str, command: str) -> Path:
-    """Draw the kept runs of a folder and write the page beside it."""
-    curves = read_curves(sorted(path.parent for path in folder.glob(f"*/{CONFIG}")))
-    paper = _published(curves)
-    reference = None
-    if "pombu" in paper:
-        reference = ("the paper's POMBU at 200k", paper["pombu"].mean)
-    save_figure(draw_returns(curves, reference), folder, "returns")
+    """Draw the kept runs, task by task, and write the page beside the folder."""
+    curves = read_curves(_kept(folder))
+    remarks = folder / REMARKS
     lines = [
         f"# {title}",
         "",
         f"Written by `{command}` from the files in [{folder.name}/]({folder.name}/).",
+        *(["", remarks.read_text().strip()] if remarks.exists() else []),
         "",
-        f"![Learning curves]({folder.name}/returns.png)",
-        "",
-        *_table(curves, paper),
-        "",
-        "The final return is the mean of the last three evaluations of 20 stochastic "
-        "episodes each; the deterministic policy's is beside it. Hours are wall-clock.",
-        "",
-        *_commands(curves),
+        "A policy is evaluated after every iteration. `return` and `deterministic` "
+        "are means of the last three evaluations, with and without its noise; "
+        "`best` is the best evaluation with noise, and `needed` counts the real steps "
+        "before the first one that reached the target. Hours are wall-clock.",
     ]
+    for name in dict.fromkeys(map(_setting, curves)):
+        own = [curve for curve in curves if _setting(curve) == name]
+        lines += ["", *_written(folder, _section(name, own))]
+    versions = _versions(curves[0])[-1]
+    versions.pop("command", None)
+    lines += ["", f"Versions and machine of the first run: `{json.dumps(versions)}`"]
     page = folder.with_suffix(".md")
     page.write_text("\n".join(lines) + "\n")
     return page
 
 
-def _published(curves: Sequence[Curve]) -> dict[str, Published]:
-    """The paper's Table 1, where it speaks of these runs."""
-    for curve in curves:
-        env = curve.run.spec.config["env"]
-        if curve.task != "HalfCheetah" or env["horizon"] not in (None, 200):
-            return {}
-        if env["observation_noise"]:
-            return {}
-    return TABLE_1
+def _section(name: str, curves: list[Curve]) -> Section:
+    env = curves[0].run.spec.config["env"]
+    task, paper = curves[0].task, dict[str, Published]()
+    if not env["observation_noise"]:
+        if task == "HalfCheetah" and env["horizon"] in (None, 200):
+            paper = TABLE_1
+        elif env["horizon"] == 1000 and env["alive_bonus"] == alive_bonus(task):
+            paper = TABLE_2.get(task, {})
+    return Section(name, curves, paper, GOALS.get(task))
 
 
-def _table(curves: Sequence[Curve], paper: dict[str, Published]) -> list[str]:
-    lines = [
-        "| run | seed | real steps | imagined steps | return | deterministic | "
-        "best | hours | the paper at 200k |",
-        "|---|---|---|---|---|---|---|---|---|",
+def _written(folder: Path, section: Section) -> list[str]:
+    goal, target = section.goal, section.target
+    own = folder / section.name
+    save_figure(draw_learning(section.curves, target), own, "returns")
+    lines = [f"## {section.name}", ""]
+    if goal is not None:
+        lines += [f"Target: {goal.target:g} within {goal.steps:,} real steps."]
+        lines += [*([goal.published] if goal.published else []), ""]
+    elif target is not None:
+        lines += [f"Target: {target[1]:g}, {target[0]} real steps.", ""]
+    lines += [f"![Learning curves]({folder.name}/{section.name}/returns.png)", ""]
+    lines += _table(section)
+    commands = [_command(curve) for curve in section.curves]
+    return [*lines, "", "```", *commands, "```"]
+
+
+def _table(section: Section) -> list[str]:
+    paper, target = section.paper, section.target
+    titles = ["run", "seed", "real steps", "imagined steps"]
+    titles += ["needed"] if target else []
+    titles += ["return", "deterministic", "best", "hours"]
+    titles += ["the paper at 200k", "its imagined steps", "its hours"] if paper else []
+    rows = [titles, ["---"] * len(titles)]
+    for label, group in by_label(section.curves).items():
+        for curve in group:
+            row = [label, *_counted(curve)]
+            if target is not None:
+                reached = curve.needed(target[1])
+                row.append("not reached" if reached is None else f"{reached:,}")
+            row += _measured(curve)
+            if paper:
+                row += _beside(paper.get(curve.run.spec.algorithm))
+            rows.append(row)
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _counted(curve: Curve) -> list[str]:
+    done = "" if curve.finished else " (unfinished)"
+    imagined = curve.rows[-1].get("imagined_steps", 0.0)
+    return [
+        str(curve.run.spec.seed),
+        f"{curve.rows[-1]['real_steps']:,.0f}{done}",
+        f"{imagined:.2g}",
     ]
-    for label, group in by_label(curves).items():
-        for curve in sorted(group, key=lambda c: c.run.spec.seed):
-            last = curve.rows[-1]
-            done = "" if curve.finished else " (unfinished)"
-            published = paper.get(curve.run.spec.algorithm)
-            theirs = f"{published.mean:g} ± {published.std:g}" if published else ""
-            lines.append(
-                f"| {label} | {curve.run.spec.seed} | {last['real_steps']:,.0f}{done} "
-                f"| {last['imagined_steps']:.2g} | {curve.final():.0f} "
-                f"| {curve.final('return_deterministic'):.0f} "
-                f"| {np.max(curve.column('return_real')):.0f} "
-                f"| {_hours(curve):.2f} | {theirs} |"
-            )
-    return lines
 
 
-def _hours(curve: Curve) -> float:
-    return float(np.nansum(curve.column("iteration_seconds"))) / 3600
+def _measured(curve: Curve) -> list[str]:
+    return [
+        f"{curve.final():.4g}",
+        f"{curve.final('return_deterministic'):.4g}",
+        f"{np.max(curve.column('return_real')):.4g}",
+        f"{curve.hours:.2f}",
+    ]
 
 
-def _commands(curves: Sequence[Curve]) -> list[str]:
-    lines = ["Each run again:", "", "```"]
-    for curve in curves:
-        spec = curve.run.spec
-        lines.append(
-            f"pombu train --env {curve.task} --algo {spec.algorithm} --preset "
-            f"{spec.preset} --seed {spec.seed} --total-steps {spec.total_steps}"
-        )
-    lines.append("```")
-    versions = json.loads((curves[0].run.path / VERSIONS).read_bytes())[-1]
-    lines += ["", f"Versions and machine of the first run: `{json.dumps(versions)}`"]
-    return lines
+def _beside(published: Published | None) -> list[str]:
+    if published is None:
+        return ["", "", ""]
+    imagined, hours = published.imagined_steps, published.hours
+    return [
+        f"{published.mean:g} ± {published.std:g}",
+        "" if imagined is None else f"{imagined:.2g}",
+        "" if hours is None else f"{hours:g}",
+    ]
+
+
+def _command(curve: Curve) -> str:
+    """The run's own command without its folder, or one that asks for the same."""
+    given = _versions(curve)[0]["command"][1:]
+    if given[:1] == ["train"]:
+        if "--out" in given:
+            at = given.index("--out")
+            given = [*given[:at], *given[at + 2 :]]
+        return shlex.join(["pombu", *given])
+    spec = curve.run.spec
+    return (
+        f"pombu train --env {curve.task} --algo {spec.algorithm} --preset "
+        f"{spec.preset} --seed {spec.seed} --total-steps {spec.total_steps}"
+    )
+
+
+def _versions(curve: Curve) -> list[dict[str, Any]]:
+    """Versions of a run's starts; which folders the user has is nobody's business."""
+    path = curve.run.path / VERSIONS
+    starts: list[dict[str, Any]] = json.loads(path.read_bytes())
+    for start in starts:
+        start["command"] = [
+            Path(word).name if Path(word).is_absolute() else word
+            for word in start["command"]
+        ]
+    return starts
+
+
+def _reward(curve: Curve) -> str:
+    """`known-`, `learned-`, or nothing where a run has no model of the reward."""
+    model = curve.run.spec.config.get("model", {})
+    return f"{model['reward']}-" if "reward" in model else ""
+
+
+def _setting(curve: Curve) -> str:
+    """A task's name, with whatever of its settings is not its own."""
+    env = curve.run.spec.config["env"]
+    name = curve.task
+    if env["horizon"] is not None:
+        name += f"-h{env['horizon']}"
+    if env["observation_noise"]:
+        name += f"-noise{env['observation_noise']:g}"
+    if env["alive_bonus"] is not None:
+        name += f"-alive{env['alive_bonus']:g}"
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+
+
+def _config(run: Path) -> Any:
+    return json.loads((run / CONFIG).read_bytes())["config"]
+
+
+def _kept(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.glob(f"*/*/{CONFIG}"))

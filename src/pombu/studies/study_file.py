@@ -13,7 +13,8 @@ from pombu import presets
 from pombu.algorithms import registry
 from pombu.envs import EnvConfig, resolve
 from pombu.errors import UsageError
-from pombu.studies.jobs import Job, OverrideError, flat
+from pombu.studies.jobs import Job, OverrideError
+from pombu.training.config_file import flat
 
 Values = Mapping[str, Any]
 

@@ -58,3 +58,10 @@ def grid(
     figure = Figure(figsize=(columns * width, rows * height))
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, axes
+
+
+def thousands(value: float, _: int) -> str:
+    """Real steps on an axis."""
+    if value >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"

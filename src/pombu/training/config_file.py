@@ -3,6 +3,7 @@
 import dataclasses
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pombu.errors import UsageError
@@ -13,6 +14,17 @@ C = TypeVar("C")
 def to_json(config: Any) -> dict[str, Any]:
     """A config as a tree that `json` can write."""
     return dataclasses.asdict(config)
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A tree of fields by their dotted names, as on the command line."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            found.update(flat(value, f"{prefix}{name}."))
+        else:
+            found[prefix + name] = list(value) if isinstance(value, tuple) else value
+    return found
 
 
 def from_json(kind: type[C], data: Any, where: str = "config") -> C:

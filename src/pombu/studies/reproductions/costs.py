@@ -15,11 +15,11 @@ import numpy as np
 from pombu.envs import CATALOGUE
 from pombu.studies import artifacts
 from pombu.studies.curves import Curve
-from pombu.studies.drawing import draw_table, thousands
+from pombu.studies.drawing import draw_table
 from pombu.studies.gathering import Request, read_sources
 from pombu.studies.jobs import Job
 from pombu.studies.reproductions import PAGES, Profile, find, names
-from pombu.studies.style import style
+from pombu.studies.style import style, thousands
 from pombu.training.run import VERSIONS
 
 SUMMARY = "what the paper's scale costs, from measured runs (--from RUNS; seconds)"

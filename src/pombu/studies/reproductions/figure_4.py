@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pombu.studies.drawing import add_legend, draw_panel, thousands
+from pombu.studies.drawing import add_legend, draw_panel
 from pombu.studies.experiments import POMBU, Arm, Item, Panel, Profile, at
 from pombu.studies.gathering import Group, Results
-from pombu.studies.style import BLACK, VERMILLION, grid
+from pombu.studies.style import BLACK, VERMILLION, grid, thousands
 
 SUMMARY = "Figure 4: exploration with beta = 10 against 0 (fast: three seeds; hours)"
 DEFAULT: Profile = "fast"

@@ -5,12 +5,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from pombu.studies.drawing import STAND_IN_NOTE, draw_table, spread, thousands
+from pombu.studies.drawing import STAND_IN_NOTE, draw_table, spread
 from pombu.studies.experiments import POMBU, Item, Panel, Profile
 from pombu.studies.gathering import Group, Results
 from pombu.studies.outputs import hours, imagined_steps, ours
 from pombu.studies.published import UNCERTAINTY_MINUTES, Published
 from pombu.studies.reproductions.figure_2 import panels as tasks
+from pombu.studies.style import thousands
 from pombu.studies.uncertainty_time import uncertainty_minutes
 
 SUMMARY = "Table 1: return, time and samples on HalfCheetah (figure-2's runs; hours)"

@@ -1,0 +1,61 @@
+"""A picture of runs as they learn."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from pombu.studies.comparing import by_label
+from pombu.studies.curves import Curve
+from pombu.studies.style import BLACK, CYCLE, grid, style, thousands
+
+
+def draw_learning(
+    curves: Sequence[Curve], reference: tuple[str, float] | None = None
+) -> Figure:
+    """Real return by real steps: every seed thin, the mean of a label thick."""
+    with style():
+        figure, axes = grid(1, 1, 5.2, 3.4)
+        axis = axes[0, 0]
+        for (label, group), colour in zip(
+            by_label(curves).items(), CYCLE * 3, strict=False
+        ):
+            _draw_group(axis, label, group, colour)
+        if reference is not None:
+            name, value = reference
+            axis.axhline(value, color=BLACK, linestyle=":", linewidth=1.2, label=name)
+        axis.set_xlabel("real steps")
+        axis.set_ylabel("return of the stochastic policy")
+        axis.set_title(", ".join(dict.fromkeys(curve.task for curve in curves)))
+        axis.xaxis.set_major_formatter(thousands)
+        axis.legend(loc="best")
+    return figure
+
+
+def _draw_group(axis: Any, label: str, group: Sequence[Curve], colour: str) -> None:
+    for curve in group:
+        axis.plot(
+            curve.column("real_steps"),
+            curve.column("return_real"),
+            color=colour,
+            linewidth=0.9,
+            alpha=0.5 if len(group) > 1 else 1.0,
+            label=None if len(group) > 1 else f"{label}, seed {curve.run.spec.seed}",
+        )
+    if len(group) > 1:
+        steps, mean = mean_of(group)
+        axis.plot(
+            steps, mean, color=colour, label=f"{label}, mean of {len(group)} seeds"
+        )
+
+
+def mean_of(group: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean over seeds on common real steps, as far as every seed has come."""
+    end = min(curve.rows[-1]["real_steps"] for curve in group)
+    steps = np.unique(np.concatenate([c.column("real_steps") for c in group]))
+    steps = steps[steps <= end]
+    seeds = [
+        np.interp(steps, c.column("real_steps"), c.column("return_real")) for c in group
+    ]
+    return steps, np.mean(seeds, 0)
