@@ -16,15 +16,15 @@ from pombu.errors import RunError as RunError
 from pombu.errors import UsageError as UsageError
 
 if TYPE_CHECKING:
-    from pombu.agent import MBMPO as MBMPO
-    from pombu.agent import MEPPO as MEPPO
-    from pombu.agent import METRPO as METRPO
-    from pombu.agent import PETS as PETS
-    from pombu.agent import POMBU as POMBU
-    from pombu.agent import PPO as PPO
-    from pombu.agent import SAC as SAC
-    from pombu.agent import SLBO as SLBO
-    from pombu.agent import STEVE as STEVE
+    from pombu.agents import MBMPO as MBMPO
+    from pombu.agents import MEPPO as MEPPO
+    from pombu.agents import METRPO as METRPO
+    from pombu.agents import PETS as PETS
+    from pombu.agents import POMBU as POMBU
+    from pombu.agents import PPO as PPO
+    from pombu.agents import SAC as SAC
+    from pombu.agents import SLBO as SLBO
+    from pombu.agents import STEVE as STEVE
     from pombu.config import POMBUConfig as POMBUConfig
     from pombu.presets import preset as preset
     from pombu.training.callbacks import Callback as Callback
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from pombu.uncertainty import q_uncertainty as q_uncertainty
 
 _LATER = {
-    "MBMPO": "pombu.agent",
-    "MEPPO": "pombu.agent",
-    "METRPO": "pombu.agent",
-    "PETS": "pombu.agent",
-    "POMBU": "pombu.agent",
-    "PPO": "pombu.agent",
-    "SAC": "pombu.agent",
-    "SLBO": "pombu.agent",
-    "STEVE": "pombu.agent",
+    "MBMPO": "pombu.agents",
+    "MEPPO": "pombu.agents",
+    "METRPO": "pombu.agents",
+    "PETS": "pombu.agents",
+    "POMBU": "pombu.agents",
+    "PPO": "pombu.agents",
+    "SAC": "pombu.agents",
+    "SLBO": "pombu.agents",
+    "STEVE": "pombu.agents",
     "POMBUConfig": "pombu.config",
     "preset": "pombu.presets",
     "Callback": "pombu.training.callbacks",

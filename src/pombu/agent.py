@@ -18,25 +18,23 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pombu import ask_tell, presets
 from pombu.algorithms import registry
-from pombu.algorithms.pombu import Learner
-from pombu.algorithms.pombu import State as POMBUState
 from pombu.ask_tell import Proposal
 from pombu.config.budget import budget
 from pombu.data import read_logged
 from pombu.envs import EnvConfig, Episode, config_of, load
 from pombu.errors import UsageError
-from pombu.estimates import q_uncertainty
 from pombu.runs import algorithm_of
 from pombu.training import checkpoint, config_file
-from pombu.training.algorithm import Algorithm
-from pombu.training.callbacks import Callback
+from pombu.training.algorithm import Algorithm, Planner, Policy
+from pombu.training.callbacks import Callback, Progress
+from pombu.training.display import display
 from pombu.training.episodes import EpisodeStore
 from pombu.training.loop import identity, learn
+from pombu.training.metrics import require_finite
 from pombu.training.outside import Explores, begin_from
 from pombu.training.run import CONFIG, RunSpec, create, open_run
 from pombu.training.stages import StageTimer
@@ -51,7 +49,7 @@ class Agent:
 
     def __init__(
         self,
-        env: str | EnvConfig | Callable[[], Any] = "HalfCheetah",
+        env: str | EnvConfig | Callable[[], Any] | None = None,
         preset: str = "fast",
         seed: int = 0,
         config: Any = None,
@@ -62,15 +60,17 @@ class Agent:
 
         Args:
             env: a task of pombu, a Gymnasium id, `module:factory`, that factory
-                itself, or an `EnvConfig`.
+                itself, or an `EnvConfig`; None takes the config's, or HalfCheetah.
             preset: where values come from that are not given; see `pombu presets`.
             seed: the same seed gives the same run.
             config: a whole config instead of a preset's.
             data: logged transitions to learn from first; see `pombu.data.logged`.
             **changes: fields of the config to change, such as `alpha=0.75`.
         """
-        environment = config_of(env)
-        if config is None:
+        environment = config_of("HalfCheetah" if env is None else env)
+        if config is not None:
+            config = config if env is None else replace(config, env=environment)
+        else:
             config = presets.preset(
                 self.algorithm, preset, environment.id, environment.horizon
             )
@@ -105,6 +105,7 @@ class Agent:
         self._preset = preset
         self._acted = 0
         self._explored: Any = None
+        self._acting: tuple[Any, Policy] | None = None
 
     @property
     def config(self) -> Any:
@@ -116,10 +117,12 @@ class Agent:
         total_timesteps: int | None = None,
         callbacks: Sequence[Callback] = (),
         out: str | Path | None = None,
+        progress_bar: bool = False,
     ) -> A:
         """Train for `total_timesteps` more real steps (None: as the preset plans).
 
-        With `out`, metrics and checkpoints go to a new run folder there.
+        With `out`, metrics and checkpoints go to a new run folder there; with
+        `progress_bar` the terminal shows how it goes.
         """
         horizon = self.learner.task.horizon
         if total_timesteps is None:
@@ -130,7 +133,9 @@ class Agent:
         target = int(self.state.real_steps) + total_timesteps
         run = create(Path(out), self._spec(target)) if out is not None else None
         begin = (self.state, self.episodes)
-        result = learn(self.learner, self.seed, target, callbacks, run, begin)
+        shown = [display()] if progress_bar else []
+        everyone = [_Remember(self), *shown, *callbacks]
+        result = learn(self.learner, self.seed, target, everyone, run, begin)
         self.state, self.episodes = result.state, result.episodes
         self._explored = None
         return self
@@ -170,10 +175,11 @@ class Agent:
         if not waiting:
             return {}
         state, _ = self._explored or (self.state, None)
-        self.state, metrics = self.learner.digest(
+        state, metrics = self.learner.digest(
             state, self.episodes, waiting, StageTimer()
         )
-        self._explored = None
+        require_finite(metrics, int(state.iteration))
+        self.state, self._explored = state, None
         return metrics
 
     def predict(
@@ -184,13 +190,21 @@ class Agent:
         The second value is None: policies here keep no memory.
         """
         task = self.learner.task
-        rows = _rows("observation", observation, task.observation_dim)
-        single = np.asarray(observation).size == task.observation_dim
+        rows = as_rows("observation", observation, task.observation_dim)
+        alone = {(task.observation_dim,), task.observation_shape, ()}
+        single = np.shape(observation) in alone
         key = jax.random.fold_in(jax.random.key(self.seed), self._acted)
         self._acted += 1
-        drawn = np.asarray(self.learner.policy(self.state)(rows, deterministic, key))
-        actions = task.action_box.to_box(drawn)
+        drawn = np.asarray(self._policy()(rows, deterministic, key))
+        actions = task.action_box.to_env(task.action_box.to_box(drawn))
         return (actions[0] if single else actions), None
+
+    def _policy(self) -> Policy:
+        """The policy, made once for as long as the state is the same."""
+        if self._acting is None or self._acting[0] is not self.state:
+            self._acting = self.state, self.learner.policy(self.state)
+        policy = self._acting[1]
+        return policy.begin() if isinstance(policy, Planner) else policy
 
     def save(self, path: str | Path) -> Path:
         """Write everything to a folder; one that holds a save of it gets one more."""
@@ -208,10 +222,13 @@ class Agent:
             )
 
     @classmethod
-    def load(cls: type[A], path: str | Path, env: str | None = None) -> A:
+    def load(
+        cls: type[A], path: str | Path, env: str | Callable[[], Any] | None = None
+    ) -> A:
         """Read back what `save` or `pombu train` wrote.
 
-        An environment named `module:factory` is code, so its name must be repeated.
+        An environment named `module:factory` is code, so its name must be repeated;
+        the factory itself will do as well.
         """
         run = open_run(Path(path))
         if run.spec.algorithm != cls.algorithm:
@@ -219,7 +236,7 @@ class Agent:
                 f"{run.path} was trained by {run.spec.algorithm}, not "
                 f"{cls.algorithm}: load it with the class of that name."
             )
-        learner = algorithm_of(run, env)
+        learner = algorithm_of(run, None if env is None else config_of(env).id)
         template = learner.init(run.spec.seed)
         found = checkpoint.load_latest(run.path, template, identity(learner), _complain)
         if found is None:
@@ -239,7 +256,17 @@ class Agent:
         )
 
 
-def _rows(name: str, given: Any, dim: int) -> np.ndarray:
+class _Remember(Callback):
+    """What was learned before a fault stays with the agent."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def on_iteration(self, progress: Progress) -> None:
+        self._agent.state = progress.state
+
+
+def as_rows(name: str, given: Any, dim: int) -> np.ndarray:
     """One row or a batch of rows as [n, dim]."""
     rows = np.asarray(given, np.float32)
     if rows.size == 0 or rows.size % dim or not np.isfinite(rows).all():
@@ -252,98 +279,3 @@ def _rows(name: str, given: Any, dim: int) -> np.ndarray:
 
 def _complain(message: str) -> None:
     warnings.warn(message, stacklevel=3)
-
-
-class _WithEnsemble(Agent):
-    """Agents whose ensemble tells how uncertain a Q-value is."""
-
-    learner: Learner
-    state: POMBUState
-
-    def q_uncertainty(
-        self, observation: Any, action: Any, rollouts: int = 20
-    ) -> np.ndarray:
-        """sqrt(U) of Q(s, a) under the current policy, in units of the task's reward.
-
-        Args:
-            observation: one observation or a batch.
-            action: in the environment's own units.
-            rollouts: imagined trajectories per pair whose variances are averaged.
-        """
-        task = self.learner.task
-        states = _rows("observation", observation, task.observation_dim)
-        actions = _rows("action", action, task.action_dim)
-        if len(states) != len(actions) or rollouts < 1:
-            raise UsageError(
-                f"There are {len(states)} observations, {len(actions)} actions and "
-                f"{rollouts} rollouts: give one action per observation and at least "
-                "one rollout."
-            )
-        uncertainty = q_uncertainty(
-            self.state.policy,
-            self.state.value,
-            self.learner.world(self.state),
-            self.learner.rules,
-            jnp.asarray(states),
-            jnp.asarray(actions),
-            rollouts,
-            jax.random.key(self.seed),
-        )
-        return np.asarray(uncertainty)
-
-
-class POMBU(_WithEnsemble):
-    """Policy Optimization with Model-Based Uncertainty."""
-
-    algorithm = "pombu"
-
-
-class MEPPO(_WithEnsemble):
-    """Model-ensemble PPO: POMBU without its uncertainty."""
-
-    algorithm = "meppo"
-
-
-class METRPO(Agent):
-    """Model-Ensemble Trust-Region Policy Optimization."""
-
-    algorithm = "metrpo"
-
-
-class SLBO(Agent):
-    """Stochastic Lower Bound Optimization."""
-
-    algorithm = "slbo"
-
-
-class MBMPO(Agent):
-    """Model-Based Meta-Policy Optimization; acts by the policy before adaptation."""
-
-    algorithm = "mbmpo"
-
-
-class PETS(Agent):
-    """Probabilistic Ensembles with Trajectory Sampling: every action is planned.
-
-    `predict` has no plan to go on from, so it searches from the middle of the box.
-    """
-
-    algorithm = "pets"
-
-
-class STEVE(Agent):
-    """Stochastic Ensemble Value Expansion."""
-
-    algorithm = "steve"
-
-
-class SAC(Agent):
-    """Soft actor-critic, by Stable-Baselines3."""
-
-    algorithm = "sac"
-
-
-class PPO(Agent):
-    """Proximal policy optimisation, by Stable-Baselines3."""
-
-    algorithm = "ppo"

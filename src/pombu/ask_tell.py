@@ -12,7 +12,7 @@ from jaxtyping import PRNGKeyArray
 
 from pombu.data import Normaliser
 from pombu.envs import Episode, Task
-from pombu.errors import UsageError
+from pombu.errors import RunError, UsageError
 from pombu.policies import GaussianPolicy
 from pombu.rollouts import act_alone
 from pombu.training.algorithm import Algorithm
@@ -44,7 +44,13 @@ class Proposal:
             )
         drawn = self._act(row[None], self._step)
         self._step += 1
-        action: np.ndarray = self._task.action_box.to_box(drawn)[0]
+        box = self._task.action_box
+        action = box.to_env(np.asarray(box.to_box(drawn))[0])
+        if not np.isfinite(action).all():
+            raise RunError(
+                "The policy gave an action that is not finite: stop the episode, and "
+                "go on from the last saved agent."
+            )
         return action
 
 

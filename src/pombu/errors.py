@@ -21,3 +21,11 @@ class RunError(PombuError, RuntimeError):
     """A run that had begun could not go on; its data is kept (exit code 1)."""
 
     exit_code = 1
+
+
+class StoppedError(RunError):
+    """Someone asked to stop by a signal (exit code 128 and its number)."""
+
+    def __init__(self, sentence: str, signal: int) -> None:
+        super().__init__(sentence)
+        self.exit_code = 128 + signal

@@ -1,4 +1,4 @@
-"""The uncertainty of chosen Q-values in a learned world.
+"""Chosen Q-values in a learned world, and their uncertainty.
 
 Algorithm 1 along imagined trajectories that begin with a given state and action; the
 variances of several trajectories are averaged before the root is taken, which estimates
@@ -6,15 +6,16 @@ sqrt(U) without the bias of averaging roots.
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from pombu.imagination import imagine
+from pombu.imagination import Imagined, imagine
 from pombu.networks import MLP
 from pombu.policies import GaussianPolicy
-from pombu.returns import scaled_reward
+from pombu.returns import discounted_sum, scaled_reward
 from pombu.uncertainty.algorithm1 import (
     local_uncertainty,
     propagate,
@@ -61,6 +62,47 @@ def q_uncertainty(
     return standard_deviation(mean) * scale
 
 
+def q_returns(
+    policy: GaussianPolicy,
+    value: MLP,
+    world: World,
+    rules: Rules,
+    observations: Float[Array, "n o"],
+    actions: Float[Array, "n a"],
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
+    """Discounted returns of an imagined trajectory per pair, and which kept course.
+
+    They are in units of the task's reward; the arguments are those of `q_uncertainty`.
+    """
+    returns, sound = _returns(policy, value, world, rules, observations, actions, key)
+    return returns * (world.return_std if rules.returns.scale_rewards else 1.0), sound
+
+
+class _Begun(NamedTuple):
+    """A first step with the given action, and what was imagined after it."""
+
+    reward: Float[Array, " n"]
+    local: Float[Array, " n"]
+    """Algorithm 1's local term of the first step."""
+    over: Bool[Array, " n"]
+    """Whether the first step was the last one."""
+    rest: Imagined | None
+    """None where one step is all that the rules allow."""
+
+    @property
+    def sound(self) -> Bool[Array, " n"]:
+        """Whether the trajectory kept its course."""
+        first = jnp.isfinite(self.local) & jnp.isfinite(self.reward)
+        if self.rest is None:
+            return first
+        return first & (self.over | (self.rest.weight[0] > 0))
+
+    def then(self, later: Float[Array, " n"]) -> Float[Array, " n"]:
+        """What comes later, where anything does."""
+        return jnp.where(self.over, 0.0, later)
+
+
 @jit
 def _variance(
     policy: GaussianPolicy,
@@ -72,29 +114,61 @@ def _variance(
     key: PRNGKeyArray,
 ) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
     """D of the first step of one trajectory per row, and whether it kept its course."""
+    begun = _begin(policy, value, world, rules, states, actions, key)
+    whole, gamma = begun.local, rules.returns.gamma
+    if begun.rest is not None:
+        later = propagate(begun.rest.local, gamma, begun.rest.continues)[0]
+        whole = whole + gamma**2 * begun.then(later)
+    return whole, begun.sound
+
+
+@jit
+def _returns(
+    policy: GaussianPolicy,
+    value: MLP,
+    world: World,
+    rules: Rules,
+    states: Float[Array, "n o"],
+    actions: Float[Array, "n a"],
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
+    """The scaled return of one trajectory per row, and whether it kept its course."""
+    begun = _begin(policy, value, world, rules, states, actions, key)
+    whole, gamma = begun.reward, rules.returns.gamma
+    if begun.rest is not None:
+        later = discounted_sum(begun.rest.rewards, begun.rest.continues, gamma)[0]
+        whole = whole + gamma * begun.then(later)
+    return whole, begun.sound
+
+
+def _begin(
+    policy: GaussianPolicy,
+    value: MLP,
+    world: World,
+    rules: Rules,
+    states: Float[Array, "n o"],
+    actions: Float[Array, "n a"],
+    key: PRNGKeyArray,
+) -> _Begun:
     member_key, rest_key = jax.random.split(key)
-    gamma = rules.returns.gamma
     following, raw = predict_step(world, rules, states, actions)
     rewards = scaled_reward(raw, world.return_std, rules.returns)
     ended = ends(world, rules, states, actions, following)
     values = predict(value, world.observation.normalise(following))
-    first = local_uncertainty(rewards, jnp.where(ended, 0.0, values), gamma)
-    if rules.horizon == 1:
-        return first, jnp.isfinite(first)
+    local = local_uncertainty(
+        rewards, jnp.where(ended, 0.0, values), rules.returns.gamma
+    )
     chosen = jax.random.randint(member_key, (len(states),), 0, world.members)
     rows = jnp.arange(len(states))
-    next_states = following[chosen, rows]
-    everyone = jnp.full(world.members, 1.0 / world.members)
-    rest = imagine(
-        policy,
-        value,
-        world,
-        replace(rules, horizon=rules.horizon - 1),
-        next_states,
-        everyone,
-        rest_key,
-    )
-    later = propagate(rest.local, gamma, rest.continues)[0]
-    over = ended[chosen, rows]
-    whole = first + gamma**2 * jnp.where(over, 0.0, later)
-    return whole, jnp.isfinite(first) & (over | (rest.weight[0] > 0))
+    rest = None
+    if rules.horizon > 1:
+        rest = imagine(
+            policy,
+            value,
+            world,
+            replace(rules, horizon=rules.horizon - 1),
+            following[chosen, rows],
+            jnp.full(world.members, 1.0 / world.members),
+            rest_key,
+        )
+    return _Begun(rewards.mean(0), local, ended[chosen, rows], rest)

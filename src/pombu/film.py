@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pombu.envs import Task
+from pombu.envs import Task, in_one_line
 from pombu.errors import RunError, UsageError
 from pombu.training.algorithm import Policy
 
@@ -33,7 +33,8 @@ def frames(
         while not over:
             rows = np.asarray(observation, np.float32)[None]
             drawn = policy(rows, deterministic, jax.random.fold_in(key, step))
-            action = task.action_box.to_box(np.asarray(drawn)[0])
+            boxed = task.action_box.to_box(np.asarray(drawn)[0])
+            action = task.action_box.to_env(boxed)
             observation, reward, terminated, truncated, _ = env.step(action)
             pictures.append(_picture(env))
             total += float(reward)
@@ -46,9 +47,18 @@ def frames(
 
 
 def _picture(env: Any) -> np.ndarray:
-    picture = env.render()
+    try:
+        picture = env.render()
+    except Exception as error:
+        raise UsageError(
+            f"The environment cannot be filmed ({in_one_line(error)}): it must render "
+            "rgb_array, and what it renders with must be installed."
+        ) from error
     if picture is None:
-        raise RunError("The environment rendered nothing: it must render rgb_array.")
+        raise RunError(
+            "The environment rendered nothing: its factory must take render_mode and "
+            "render rgb_array."
+        )
     return np.asarray(picture, np.uint8)
 
 

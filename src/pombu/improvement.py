@@ -8,7 +8,7 @@ the sort it would be on the device.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,6 @@ from pombu.policies import GaussianPolicy, kl, log_prob
 from pombu.returns import Targets, targets
 from pombu.values import predict
 from pombu.workers import jit
-
-Parameters = TypeVar("Parameters")
 
 
 class Batch(NamedTuple):

@@ -19,12 +19,12 @@ from pombu.config import (
     PlainReturnConfig,
 )
 from pombu.data import Experience, Normaliser, learn_from
-from pombu.diagnosis import prediction_error
 from pombu.dreams import Dreamer, dreamer
 from pombu.endings import Ending, fit_ending
 from pombu.envs import Episode, Task
 from pombu.models import Ensemble
 from pombu.policies import GaussianPolicy
+from pombu.prediction_error import prediction_error
 from pombu.randomness import Keys
 from pombu.reporting import fit_metrics
 from pombu.rollouts import evaluate, policy_of
@@ -202,6 +202,8 @@ class WorldLearner(TaskLearner[W], ABC, Generic[W, S]):
         evaluated, real = evaluate(
             self.task, self.policy(state), self.config.evaluation_episodes, keys
         )
+        if self.config.model.kind == "simulator":
+            return evaluated
         return {
             **evaluated,
             **prediction_error(self.world(state), self.rules, real),

@@ -60,12 +60,12 @@ def network_world(
     ending: Ending | None = None,
 ) -> World:
     """Join the network with its units: actions are seen in policy space."""
-    low, high = jnp.asarray(task.action_box.low), jnp.asarray(task.action_box.high)
+    box = task.action_box
     learned = config.reward == "learned"
     return World(
         layers,
         Normaliser.of(experience.observation),
-        Normaliser((high + low) / 2, (high - low) / 2),
+        Normaliser(jnp.asarray(box.middle), jnp.asarray(box.half)),
         Normaliser.of(experience.delta),
         Normaliser.of(experience.reward) if learned else None,
         jnp.asarray(experience.returns.std[0], jnp.float32),

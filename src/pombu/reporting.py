@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +17,12 @@ from pombu.policies import GaussianPolicy, entropy
 from pombu.returns import Targets
 from pombu.trpo import StepReport
 
-Update = tuple[PolicyReport, Array, Imagined, Targets]
-
 
 @jax.jit
-def _summary(
+def improvement_summary(
     report: PolicyReport, value_loss: Array, imagined: Imagined, goals: Targets
-) -> Any:
+) -> dict[str, Array]:
+    """One update in a few numbers, so that its batch need not be kept."""
     steps = jnp.maximum(imagined.weight.sum(), 1.0)
     trajectories = jnp.maximum(imagined.weight[0].sum(), 1.0)
     uncertainty = jnp.sum(goals.uncertainty * imagined.weight) / steps
@@ -42,11 +40,11 @@ def _summary(
     }
 
 
-def improvement_metrics(updates: Sequence[Update]) -> dict[str, float]:
+def improvement_metrics(summaries: Sequence[dict[str, Array]]) -> dict[str, float]:
     """Means over the iteration's updates; return_model is that of the last one."""
-    if not updates:
+    if not summaries:
         return {}
-    rows = jax.device_get([_summary(*update) for update in updates])
+    rows = jax.device_get(list(summaries))
     mean = {name: float(sum(row[name] for row in rows)) / len(rows) for name in rows[0]}
     mean["return_model"] = float(rows[-1]["return_model"])
     mean["masked_trajectories"] *= len(rows)

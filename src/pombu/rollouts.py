@@ -117,13 +117,13 @@ def evaluate(
 
 def policy_of(policy: GaussianPolicy, normaliser: Normaliser) -> Policy:
     """The policy in the form in which runs are evaluated and exported."""
+    stack = jax.tree.map(lambda x: x[None], policy)
 
     def act(
         observations: np.ndarray, deterministic: bool, key: PRNGKeyArray
     ) -> np.ndarray:
         if deterministic:
             return np.asarray(_deterministic(policy, normaliser, observations))
-        stack = jax.tree.map(lambda x: x[None], policy)
         drawn = _stochastic(stack, normaliser, observations[None], key, 0)
         return np.asarray(drawn[0])
 

@@ -28,10 +28,16 @@ def algorithm_of(run: Run, trusted_env: str | None = None) -> Algorithm[Any]:
         config_type(run.spec.algorithm), run.spec.config, where
     )
     name = config.env.id
+    if name.startswith("__main__:") and name != trusted_env:
+        raise UsageError(
+            f"{run.path} was trained on {name.partition(':')[2]}, a function of the "
+            "script that made it: load it there with load(path, env=that function), or "
+            "put the function into a module and train again."
+        )
     if ":" in name and name != trusted_env:
         raise UsageError(
             f"{run.path} was trained on {name}, which is code outside pombu: if you "
-            f"trust it, add --env {name}."
+            f"trust it, add --env {name} (in Python env={name!r})."
         )
     return make(run.spec.algorithm, load(config.env), config)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pombu.agent import POMBU
+from pombu.agents import POMBU
 from pombu.cli import main
 from pombu.numpy_policy import load_policy
 

@@ -9,9 +9,9 @@ from tiny import Mimic, hand_made_task
 
 from pombu.config import ReturnConfig
 from pombu.data import Normaliser
-from pombu.diagnosis import prediction_error
 from pombu.envs import Episode
 from pombu.models import Layers
+from pombu.prediction_error import prediction_error
 from pombu.worlds import Rules, World
 
 

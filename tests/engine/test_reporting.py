@@ -10,7 +10,7 @@ from scipy.stats import norm
 from pombu.imagination import Imagined
 from pombu.improvement import PolicyReport
 from pombu.models import FitReport
-from pombu.reporting import fit_metrics, improvement_metrics
+from pombu.reporting import fit_metrics, improvement_metrics, improvement_summary
 from pombu.returns import Targets
 
 
@@ -40,7 +40,9 @@ def make_update(scale: float) -> Any:
 def test_means_over_the_updates() -> None:
     """kl, L_exp, L_clip, L_std and the gradient's norm are 1 ... 5, and then 3 times
     that."""
-    metrics = improvement_metrics([make_update(1.0), make_update(3.0)])
+    metrics = improvement_metrics(
+        [improvement_summary(*make_update(scale)) for scale in (1.0, 3.0)]
+    )
     assert metrics["kl"] == 2.0
     assert metrics["p_improve"] == 6.0
     assert metrics["penalty"] == 8.0

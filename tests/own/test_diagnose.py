@@ -10,7 +10,12 @@ import pytest
 
 from pombu.cli import main
 from pombu.diagnostics.measure import Measured
-from pombu.diagnostics.words import calibration, judge, optimism, rank_correlation
+from pombu.diagnostics.words import (
+    disagreement_over_error,
+    judge,
+    optimism,
+    rank_correlation,
+)
 
 RNG = np.random.default_rng(0)
 SPREAD = RNG.uniform(0.1, 1.0, 200)
@@ -64,7 +69,7 @@ def test_constant_entries_are_told() -> None:
 
 
 def test_numbers() -> None:
-    assert calibration(SOUND) == pytest.approx(1 / 1.2)
+    assert disagreement_over_error(SOUND) == pytest.approx(1 / 1.2)
     assert rank_correlation(SPREAD, SPREAD**3) == pytest.approx(1.0)
     assert rank_correlation(SPREAD, -SPREAD) == pytest.approx(-1.0)
     assert rank_correlation(SPREAD, np.ones(200)) == 0.0

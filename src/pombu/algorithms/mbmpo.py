@@ -40,7 +40,7 @@ from pombu.reporting import (
 from pombu.rollouts import act_with
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
-from pombu.workers import jit
+from pombu.workers import jit, ready
 from pombu.worlds import World, fresh_ensemble, rules_of
 
 
@@ -151,8 +151,15 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
             adapted = adapt_to_all(policy, before.batch, rate)
             after = imagine("after", number, adapted)
         with stage("improve"):
-            policy, report = meta_step(
-                policy, adapted, before.batch, after.batch, rate, config.trust_region
+            policy, report = ready(
+                meta_step(
+                    policy,
+                    adapted,
+                    before.batch,
+                    after.batch,
+                    rate,
+                    config.trust_region,
+                )
             )
         goals = after.goals._replace(advantage_std=jnp.mean(after.goals.advantage_std))
         loss = jnp.mean(after.baseline_loss)

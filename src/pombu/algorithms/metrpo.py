@@ -41,7 +41,7 @@ from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
 from pombu.trpo import improve_policy
 from pombu.values import LinearValue, fit_linear, init_linear, predict_linear
-from pombu.workers import jit
+from pombu.workers import jit, ready
 from pombu.worlds import (
     Rules,
     World,
@@ -149,7 +149,9 @@ class Learner(EnsembleLearner[METRPOConfig, State]):
                 imagined = dream(policy, None, plan._replace(number=i))
                 batch, goals, baseline, loss = judge(imagined, baseline, config.returns)
             with stage("improve"):
-                policy, report = improve_policy(policy, batch, config.trust_region)
+                policy, report = ready(
+                    improve_policy(policy, batch, config.trust_region)
+                )
             summaries.append(trust_region_summary(report, loss, imagined, goals))
             if config.stop_rule.use:
                 with stage("validate"):

@@ -204,8 +204,13 @@ class Learner(TaskLearner[PETSConfig]):
     def improve(
         self, state: State, episodes: Sequence[Episode], keys: Keys
     ) -> tuple[State, Metrics]:
-        """Train V on what real trajectories earned within the planner's horizon."""
+        """Train V on what real trajectories earned within the planner's horizon.
+
+        Only Algorithm 1 asks for it, so PETS without it has none.
+        """
         config = self.config
+        if not config.kappa:
+            return state, {}
         rng = np.random.default_rng(keys.numpy("value rows"))
         batch = value_samples(state.experience, episodes, config, rng)
         done = min(int(state.iteration) / config.iterations, 1.0)

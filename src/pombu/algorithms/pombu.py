@@ -42,7 +42,7 @@ from pombu.networks import MLP
 from pombu.objectives import exploration_advantage
 from pombu.policies import GaussianPolicy, init_policy
 from pombu.randomness import Keys
-from pombu.reporting import Update, improvement_metrics, policy_metrics
+from pombu.reporting import improvement_metrics, improvement_summary, policy_metrics
 from pombu.rollouts import alone, gather
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
@@ -91,7 +91,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         value = init_value(keys.jax("value"), dim, config.value.hidden)
         return State(
             **beginning(seed),
-            alpha=np.asarray(config.alpha),
+            alpha=np.asarray(config.alpha, float),
             policy=policy,
             policy_optimiser=policy_adam(config.policy).init(policy),
             value=value,
@@ -172,7 +172,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         policy, policy_optimiser = state.policy, state.policy_optimiser
         value, value_optimiser = state.value, state.value_optimiser
         alpha = float(state.alpha)
-        updates: list[Update] = []
+        summaries = []
         for i in range(config.updates):
             with stage("imagine"):
                 imagined = dream(policy, value, plan._replace(number=i))
@@ -202,14 +202,14 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
                 value, value_optimiser, value_loss = new_value
                 policy, policy_optimiser, report = new_policy
                 alpha = config.next_alpha(alpha, report.kl)
-            updates.append((report, value_loss, imagined, goals))
+            summaries.append(improvement_summary(report, value_loss, imagined, goals))
         state = eqx.tree_at(lambda s: s.alpha, state, np.asarray(alpha))
         state = eqx.tree_at(
             lambda s: (s.policy, s.policy_optimiser, s.value, s.value_optimiser),
             state,
             (policy, policy_optimiser, value, value_optimiser),
         )
-        return state, {**improvement_metrics(updates), "alpha": alpha}
+        return state, {**improvement_metrics(summaries), "alpha": alpha}
 
     def explorers(
         self, state: State, episodes: EpisodeStore, keys: Keys

@@ -182,6 +182,6 @@ def tensor(array: np.ndarray) -> torch.Tensor:
 
 def to_policy_space(task: Task, actions: np.ndarray) -> np.ndarray:
     """Environment actions as a policy would name them."""
-    low, high = np.asarray(task.action_box.low), np.asarray(task.action_box.high)
-    scaled: np.ndarray = 2.0 * (actions - low) / (high - low) - 1.0
+    box = task.action_box
+    scaled: np.ndarray = (actions - box.middle) / box.half
     return scaled.astype(np.float32)

@@ -233,8 +233,7 @@ class Learner(TaskLearner[STEVEConfig]):
         config, box = self.config, self.task.action_box
         kept = most_recent(episodes, config.capacity)
         rows = transitions(kept, config.rows(self.task.horizon))
-        low, high = jnp.asarray(box.low), jnp.asarray(box.high)
-        unit = Normaliser((high + low) / 2, (high - low) / 2)
+        unit = Normaliser(jnp.asarray(box.middle), jnp.asarray(box.half))
         return rows._replace(actions=unit.normalise(rows.actions)), sum(map(len, kept))
 
 

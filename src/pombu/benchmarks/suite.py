@@ -1,8 +1,6 @@
 """The whole benchmark: every figure of `pombu bench`, measured in one run."""
 
 import os
-import resource
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from pombu.benchmarks import (
 from pombu.benchmarks.comparison import compare
 from pombu.benchmarks.timing import CompileClock, take_turns
 from pombu.benchmarks.workload import Workload, paper_workload
+from pombu.training.loop import peak_memory
 from pombu.training.provenance import provenance
 
 Figures = dict[str, Any]
@@ -61,7 +60,7 @@ def run(effort: Effort, say: Callable[[str], None]) -> Figures:
     # First of all, so that the peak of memory is the engine's and not PyTorch's.
     with CompileClock() as compiling:
         iteration = growth.measure(effort.whole_iterations)
-    memory = _peak_memory_mb()
+    memory = peak_memory()
     say("collection of real steps")
     collected = collection.measure(effort.collections)
     say("the machine's limit")
@@ -118,8 +117,3 @@ def _uncertainty(work: Workload, effort: Effort) -> Figures:
         },
         "pombu_over_meppo": ratio,
     }
-
-
-def _peak_memory_mb() -> float:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6

@@ -28,7 +28,12 @@ def brief(task: Task, config: Any) -> list[str]:
                 f"({finding.detail}): mend it, `pombu check-env {task.config.id}` says "
                 "more; or train all the same with --no-check."
             )
-    return [_sizes(task), *_model(task, config, report), *_warnings(report)]
+    return [
+        _sizes(task),
+        *_model(task, config, report),
+        _steps(task, config),
+        *_warnings(report),
+    ]
 
 
 def _sizes(task: Task) -> str:
@@ -62,6 +67,19 @@ def _model(task: Task, config: Any, report: Report) -> list[str]:
     if share:
         starts = f"{starts[:-1]}, and for {share:.0%} other real states."
     return [f"  reward: {reward}", f"  termination: {ends}", f"  starts: {starts}"]
+
+
+def _steps(task: Task, config: Any) -> str:
+    """What an iteration costs in the real environment."""
+    learned_from = max(config.trajectories * task.horizon, 1)
+    least = getattr(config, "least_steps", 0)
+    episodes = 2 * config.evaluation_episodes
+    return (
+        f"  an iteration: {'at least' if least else 'up to'} {least or learned_from:,} "
+        f"real steps to learn from, and {episodes} more episodes to measure the policy "
+        "with and without its noise, which are not counted "
+        "(`--evaluation-episodes`)."
+    )
 
 
 def _warnings(report: Report) -> list[str]:

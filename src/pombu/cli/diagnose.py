@@ -47,7 +47,7 @@ class Command:
         """Measure, draw, and say it."""
         from pombu.diagnostics import figures
         from pombu.diagnostics.measure import measure
-        from pombu.diagnostics.words import calibration, judge, optimism
+        from pombu.diagnostics.words import disagreement_over_error, judge, optimism
         from pombu.studies.artifacts import save_figure, write_json
 
         if self.episodes < 1:
@@ -80,7 +80,7 @@ class Command:
             if len(measured.imagined_returns)
             else None,
             "optimism": optimism(measured)[0],
-            "calibration": calibration(measured),
+            "calibration": disagreement_over_error(measured),
             "error_by_horizon": measured.error.mean(1).tolist(),
         }
         written = write_json(out / "diagnosis.json", summary)

@@ -43,16 +43,14 @@ class Command:
 
     def run(self) -> int:
         """Run the study to its end."""
-        from pombu.studies.jobs import plan, require_trusted
+        from pombu.studies.jobs import plan
         from pombu.studies.study import run_study
         from pombu.studies.study_file import read_study
         from pombu.studies.watching import watcher
 
-        study = read_study(self.file)
+        study = read_study(self.file, self.trust)
         folder = self.out or study_folder(self.file, study.out)
-        jobs = study.jobs()
-        require_trusted(jobs, self.trust)
-        planned = plan(jobs, folder)
+        planned = plan(study.jobs(), folder)
         view = watcher(Console(stderr=self.json))
         try:
             outcome = run_study(planned, folder, self.place.open(), view, self.trust)
@@ -88,11 +86,11 @@ class Status:
         """Print the table."""
         from pombu.studies.progress import line, table
         from pombu.studies.study import status
-        from pombu.studies.study_file import read_study
+        from pombu.studies.study_file import read_out
 
         folder = self.out or self.study
         if not folder.is_dir():
-            folder = study_folder(self.study, read_study(self.study).out)
+            folder = study_folder(self.study, read_out(self.study))
         runs, slots = status(folder)
         console = Console()
         if self.json:

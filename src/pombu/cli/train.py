@@ -59,6 +59,9 @@ class Command(Generic[C]):
     """Standard deviation of Gaussian noise added to every observation."""
     alive_bonus: float | None = None
     """Constant added to each step's reward of a pombu task."""
+    observe_y: bool = True
+    """Whether Ant observes its y position, as in the paper; the published code's Ant
+    does not."""
     data: Path | None = None
     """Logged transitions (.npz) to learn from before the first real step."""
     check: bool = True
@@ -116,6 +119,8 @@ class Command(Generic[C]):
             "alive_bonus": self.alive_bonus,
         }
         changes = {name: value for name, value in given.items() if value is not None}
+        if not self.observe_y:
+            changes["observe_y"] = False
         return dataclasses.replace(env, id=resolve(env.id), **changes)
 
     def _folder(self, env: EnvConfig) -> Path:

@@ -40,6 +40,7 @@ def watchers(
 
 def finish(run: Run, result: Result[Any], json_output: bool) -> int:
     """Say how a run ended and where everything is; gives the exit code."""
+    code = 0 if result.signal is None else 128 + result.signal
     evaluation = None
     if result.finished:
         evaluation = json.loads((run.path / EVALUATION).read_bytes())
@@ -52,14 +53,22 @@ def finish(run: Run, result: Result[Any], json_output: bool) -> int:
             "evaluation": evaluation,
         }
         print(json.dumps(summary))
-    elif evaluation is None:
-        print(f"Stopped and saved; `pombu resume {run.path}` goes on, bit for bit.")
+        return code
+    named = _named(run)
+    if evaluation is None:
+        print(f"Stopped and saved; `pombu resume {named}` goes on, bit for bit.")
     else:
         final = evaluation["deterministic"]
         print(
             f"Done: return {final['mean']:.1f} ± {final['std']:.1f} over "
             f"{final['episodes']} episodes. Everything is in {run.path}.\n"
-            f"Next: pombu report {run.path}, pombu video {run.path}, "
-            f"pombu evaluate {run.path} --episodes 100"
+            f"Next: pombu report {named}, pombu video {named}, "
+            f"pombu evaluate {named} --episodes 100"
         )
-    return 0 if result.signal is None else 128 + result.signal
+    return code
+
+
+def _named(run: Run) -> str:
+    """The run as a command must name it: code outside pombu is named again."""
+    env = str(run.spec.config["env"]["id"])
+    return f"{run.path} --env {env}" if ":" in env else str(run.path)

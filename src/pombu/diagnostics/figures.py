@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pombu.diagnostics.measure import Measured
-from pombu.diagnostics.words import calibration, rank_correlation
+from pombu.diagnostics.words import disagreement_over_error, rank_correlation
 from pombu.studies.style import BLACK, BLUE, CYCLE, GREY, VERMILLION, grid, style
 
 NAMED = 6
@@ -71,6 +71,7 @@ def disagreement(measured: Measured) -> Figure:
     chosen = slice(None, None, max(len(measured.disagreement) // DOTS, 1))
     x = np.maximum(measured.disagreement[chosen], FLOOR)
     y = np.maximum(measured.one_step_error[chosen], FLOOR)
+    ratio = disagreement_over_error(measured)
     rank = rank_correlation(measured.disagreement, measured.one_step_error)
     with style():
         figure, axes = grid(1, 1, 4.4, 3.8)
@@ -83,7 +84,7 @@ def disagreement(measured: Measured) -> Figure:
         axis.set_xlabel("disagreement of the members")
         axis.set_ylabel("error of their mean")
         axis.set_title(
-            f"One step: disagreement is {calibration(measured):.2g} times the error,\n"
+            f"One step: disagreement is {ratio:.2g} times the error,\n"
             f"rank correlation {rank:.2f}"
         )
         axis.legend(loc="best")

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from pombu.data import Normaliser
-from pombu.diagnosis import open_loop
 from pombu.envs import Episode, Task, collect
 from pombu.errors import RunError, UsageError
 from pombu.imagination import imagine
 from pombu.learner import WorldLearner
 from pombu.policies import GaussianPolicy
+from pombu.prediction_error import open_loop
 from pombu.randomness import Keys
 from pombu.rollouts import act_alone
 from pombu.workers import jit
@@ -41,7 +41,7 @@ class Measured:
     predicted: np.ndarray
     """[T + 1, K, o] each member's prediction of it from its first state and actions."""
     disagreement: np.ndarray
-    """[n] spread of the members' next states, in standard deviations of the data."""
+    """[n] spread of the members' next states, in standard deviations of the change."""
     one_step_error: np.ndarray
     """[n] error of the members' mean next state, in the same units and states."""
     real_returns: np.ndarray
@@ -68,6 +68,10 @@ def measure(
             f"{learner.name} has no policy that learns in an imagined world, which is "
             "what there is to diagnose: give a run of pombu, meppo, metrpo, slbo or "
             "mbmpo."
+        )
+    if learner.config.model.kind == "simulator":
+        raise UsageError(
+            "The run imagined in the simulator, so it has no learned world to diagnose."
         )
     if not len(episodes):
         raise RunError("The run has no real episodes yet: train it first.")

@@ -1,5 +1,6 @@
 """From measurements to a few sentences about what limits a run."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from pombu.diagnostics.measure import Measured
 from pombu.training.metrics import Row
+from pombu.uncertainty.calibration import spearman
 
 OPTIMISM = 2.0
 """Imagined returns this many standard errors above real ones are called biased."""
@@ -55,7 +57,7 @@ def judge(measured: Measured, rows: Sequence[Row]) -> Verdict:
             f"The learned world promises {imagined.mean():.4g} and the real one gives "
             f"{real:.4g}: no optimism beyond chance ({gap:+.4g})."
         )
-    ratio = calibration(measured)
+    ratio = disagreement_over_error(measured)
     found += _uncertainty(ratio, rows)
     if not any("uncertainty" in name for name, _ in found):
         notes.append(
@@ -89,7 +91,7 @@ def optimism(measured: Measured) -> tuple[float, bool]:
     return gap, gap > max(OPTIMISM * float(np.sqrt(spread)), large)
 
 
-def calibration(measured: Measured) -> float:
+def disagreement_over_error(measured: Measured) -> float:
     """Typical disagreement of the members divided by their typical error."""
     error = float(np.median(measured.one_step_error))
     return float(np.median(measured.disagreement)) / max(error, 1e-12)
@@ -97,10 +99,8 @@ def calibration(measured: Measured) -> float:
 
 def rank_correlation(one: np.ndarray, two: np.ndarray) -> float:
     """Spearman's correlation; 0 where one of the two does not vary."""
-    ranks = [np.argsort(np.argsort(x)).astype(float) for x in (one, two)]
-    if one.std() == 0 or two.std() == 0:
-        return 0.0
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    found = spearman(one.astype(float), two.astype(float))
+    return 0.0 if math.isnan(found) else found
 
 
 def _errors(measured: Measured) -> str:

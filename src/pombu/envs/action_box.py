@@ -13,6 +13,9 @@ class ActionBox:
 
     low: tuple[float, ...]
     high: tuple[float, ...]
+    shape: tuple[int, ...] | None = None
+    """Of the environment's own box; None where it is flat."""
+    dtype: str = "float32"
 
     @property
     def dim(self) -> int:
@@ -26,4 +29,27 @@ class ActionBox:
         """
         low = np.asarray(self.low, dtype=action.dtype)
         high = np.asarray(self.high, dtype=action.dtype)
-        return (high + low) / 2 + action.clip(-1, 1) * ((high - low) / 2)
+        mapped = (high + low) / 2 + action.clip(-1, 1) * ((high - low) / 2)
+        # Rounding may lead past a bound.
+        return mapped.clip(low, high)
+
+    @property
+    def middle(self) -> np.ndarray:
+        """What a policy's 0 means, in the environment's units."""
+        middle: np.ndarray = (np.asarray(self.high) + np.asarray(self.low)) / 2
+        return middle
+
+    @property
+    def half(self) -> np.ndarray:
+        """What a policy's step from 0 to 1 means, in the environment's units."""
+        half: np.ndarray = (np.asarray(self.high) - np.asarray(self.low)) / 2
+        return half
+
+    def to_env(self, boxed: np.ndarray) -> np.ndarray:
+        """Actions in the shape and dtype of the environment's box, and within it.
+
+        Takes one action in the environment's units, or a batch of them.
+        """
+        shape = (self.dim,) if self.shape is None else self.shape
+        actions: np.ndarray = np.clip(boxed.astype(self.dtype), self.low, self.high)
+        return actions.astype(self.dtype).reshape(*boxed.shape[:-1], *shape)

@@ -59,6 +59,10 @@ class Walk:
     type_faults: frozenset[str]
 
 
+class SizeError(Exception):
+    """An observation is not of the size that its space has."""
+
+
 def check(
     task: Task, steps: int = 300, seed: int = 0, resets: int = START_SAMPLES
 ) -> Report:
@@ -71,6 +75,8 @@ def check(
         other = _walk(task, env, steps, seed + 1)
         starts = np.stack([env.reset(seed=seed + i)[0] for i in range(resets)])
         findings = [_bounds(walk, env), _dtypes(walk, env)]
+    except SizeError as error:
+        findings = [Finding("steps", "fail", str(error))]
     except Exception as error:
         detail = f"the environment raised {in_one_line(error)}"
         findings = [Finding("steps", "fail", detail)]
@@ -91,22 +97,25 @@ def check(
 def _walk(task: Task, env: Env, steps: int, seed: int) -> Walk:
     # The same actions for every seed: a difference then comes from the environment.
     policy_actions = np.random.default_rng(0).uniform(-1, 1, (steps, task.action_dim))
+    # The corners of the box, too: a policy's actions often lie there.
+    policy_actions[:2] = [[-1.0], [1.0]][:steps]
     actions = task.action_box.to_box(policy_actions.astype(np.float32))
-    observation, info = env.reset(seed=seed)
+    observation, info = _sized(task, *env.reset(seed=seed))
     seen = [observation]
     rows: list[tuple[Any, ...]] = []
     type_faults: set[str] = set()
     for action in actions:
         before = info.get("clean_observation", observation)
         observation, reward, terminated, truncated, info = env.step(
-            action.reshape(env.action_space.shape or ())
+            task.action_box.to_env(action)
         )
+        _sized(task, observation, info)
         type_faults |= _type_faults(reward, terminated, truncated)
         after = info.get("clean_observation", observation)
         rows.append((before, after, np.asarray(reward).ravel()[0], terminated))
         seen.append(observation)
         if terminated or truncated:
-            observation, info = env.reset()
+            observation, info = _sized(task, *env.reset())
             seen.append(observation)
     obs, next_obs, rewards, ends = zip(*rows, strict=True)
     return Walk(
@@ -118,6 +127,17 @@ def _walk(task: Task, env: Env, steps: int, seed: int) -> Walk:
         seen=np.stack(seen),
         type_faults=frozenset(type_faults),
     )
+
+
+def _sized(
+    task: Task, observation: Array32, info: dict[str, Any]
+) -> tuple[Array32, dict[str, Any]]:
+    if observation.size != task.observation_dim:
+        raise SizeError(
+            f"the environment gave an observation with {observation.size} entries "
+            f"where its space has {task.observation_dim}"
+        )
+    return observation, info
 
 
 def _substitutes(walk: Walk, starts: Array32) -> dict[str, Finding]:

@@ -108,6 +108,7 @@ class OneByOne:
     def __init__(self, task: Task, number: int) -> None:
         self._envs = [task.make() for _ in range(number)]
         self._shape = (task.observation_dim,)
+        self._box = task.action_box
 
     def reset(self, seeds: Sequence[int]) -> Outcome:
         """Reset each environment with its seed."""
@@ -123,9 +124,8 @@ class OneByOne:
         action_of = dict(zip(rows.tolist(), actions, strict=True))
 
         def one(row: int) -> tuple[Any, ...]:
-            env = self._envs[row]
-            shape = env.action_space.shape
-            return env.step(action_of[row].reshape(shape).copy())[:4]
+            action = self._box.to_env(action_of[row])
+            return self._envs[row].step(action)[:4]
 
         return self._each(rows.tolist(), one)
 
@@ -143,6 +143,13 @@ class OneByOne:
                 observation, *rest = one(row)
             except Exception as error:
                 fault = fault or f"raised {type(error).__name__}: {error}"
+                continue
+            if any(np.ndim(one) for one in rest):
+                reward, terminated, truncated = map(np.shape, rest)
+                fault = fault or (
+                    f"gave a reward of shape {reward} and flags of shapes "
+                    f"{terminated} and {truncated} where one number each is due"
+                )
                 continue
             if observation.shape != self._shape:
                 fault = fault or (

@@ -43,6 +43,8 @@ class Task:
     contract: Contract | None
     """None when the environment has none: reward, termination and starts are then
     learned from real data."""
+    observation_shape: tuple[int, ...] | None = None
+    """Of the environment's own observations; None where they are flat."""
 
     @property
     def known(self) -> frozenset[str]:
@@ -86,6 +88,7 @@ def load(config: EnvConfig | str, **overrides: Any) -> Task:
             horizon=time_limit(env) or HORIZON_WITHOUT_LIMIT,
             action_box=box,
             contract=_contract(env),
+            observation_shape=_observation_shape(env),
         )
     finally:
         env.close()
@@ -107,6 +110,11 @@ def make(config: EnvConfig, render_mode: str | None = None) -> Env:
     _require_observation_box(name, env.observation_space)
     action_box(name, env.action_space)
     limit = time_limit(env)
+    if limit is not None and config.horizon is not None and config.horizon > limit:
+        raise UsageError(
+            f"{name} has a time limit of its own of {limit} steps, and the horizon is "
+            f"{config.horizon}: raise the limit there, or ask for at most {limit} steps."
+        )
     horizon = config.horizon or limit or HORIZON_WITHOUT_LIMIT
     if limit is None or horizon < limit:
         env = gymnasium.wrappers.TimeLimit(env, horizon)
@@ -141,6 +149,15 @@ def time_limit(env: Env) -> int | None:
             limits.append(layer._max_episode_steps)
         layer = layer.env
     return min(limits, default=None)
+
+
+def _observation_shape(env: Env) -> tuple[int, ...] | None:
+    layer = env
+    while isinstance(layer, gymnasium.Wrapper):
+        if isinstance(layer, FlatObservation):
+            return layer.env.observation_space.shape
+        layer = layer.env
+    return layer.observation_space.shape
 
 
 def _contract(env: Env) -> Contract | None:
@@ -190,4 +207,4 @@ def action_box(name: str, space: spaces.Space[Any]) -> ActionBox:
             "and pass module:factory."
         )
     low, high = space.low.ravel().tolist(), space.high.ravel().tolist()
-    return ActionBox(tuple(low), tuple(high))
+    return ActionBox(tuple(low), tuple(high), space.shape, str(space.dtype))

@@ -72,4 +72,5 @@ class NoisyObservation(gymnasium.Wrapper[Array32, Any, Array32, Any]):
 
 
 def _flat(observation: Any) -> Array32:
-    return np.asarray(observation, dtype=np.float32).ravel()
+    # A copy: some environments give the array they go on to change.
+    return np.array(observation, dtype=np.float32).ravel()

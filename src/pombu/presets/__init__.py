@@ -14,6 +14,9 @@ from pombu.envs import CATALOGUE, EnvConfig, Task, load, resolve
 from pombu.errors import UsageError
 
 _NAMES = ("paper", "fast", "smoke")
+_ALGORITHMS = (
+    *("pombu", "meppo", "metrpo", "slbo", "mbmpo", "pets", "steve", "sac", "ppo"),
+)
 
 
 def names() -> tuple[str, ...]:
@@ -33,12 +36,8 @@ def preset(algorithm: str, name: str, env: str, horizon: int | None = None) -> A
         env: a task's full or short name, a Gymnasium id, or `module:factory`.
         horizon: steps per episode, where it is not the task's own.
     """
-    if name not in _NAMES:
-        near = difflib.get_close_matches(name, _NAMES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "choose one of them."
-        raise UsageError(
-            f"There is no preset {name!r}; there are {', '.join(_NAMES)}: {hint}"
-        )
+    _require("algorithm", algorithm, _ALGORITHMS)
+    _require("preset", name, _NAMES)
     module = importlib.import_module(f"pombu.presets.{algorithm}")
     full = resolve(env)
     environment = EnvConfig(id=full, horizon=horizon)
@@ -48,6 +47,15 @@ def preset(algorithm: str, name: str, env: str, horizon: int | None = None) -> A
         return replace(values(task, horizon), env=environment)
     own = load(environment)
     return replace(learn_the_unknown(values(full, own.horizon), own), env=environment)
+
+
+def _require(what: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        near = difflib.get_close_matches(given, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "choose one of them."
+        raise UsageError(
+            f"There is no {what} {given!r}; there are {', '.join(known)}: {hint}"
+        )
 
 
 def learn_the_unknown(config: Any, task: Task) -> Any:

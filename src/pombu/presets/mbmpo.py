@@ -11,6 +11,7 @@ from pombu.presets.sizes import (
     fast_model,
     fast_point_model,
     horizon_of,
+    is_point,
     smoke_model,
     trajectories,
 )
@@ -31,7 +32,7 @@ def fast(task: str, horizon: int | None) -> MBMPOConfig:
     The inner step is larger: advantages have unit variance and trajectories are fewer,
     so that the published size hardly changes the policy.
     """
-    if task.startswith("Point"):
+    if is_point(task):
         return _fast_point()
     length = horizon_of(task, horizon)
     number = trajectories(2000, length, 5)

@@ -17,6 +17,7 @@ from pombu.presets.sizes import (
     fast_point_model,
     horizon_of,
     is_own,
+    is_point,
     smoke_model,
     trajectories,
 )
@@ -54,7 +55,7 @@ def fast(task: str, horizon: int | None) -> METRPOConfig:
 
     More frequent iterations use the same real steps for three times as many updates.
     """
-    if task.startswith("Point"):
+    if is_point(task):
         return _fast_point()
     length = horizon_of(task, horizon)
     number = trajectories(2000, length)

@@ -7,7 +7,7 @@ into the task's episodes, which are then planned side by side.
 from dataclasses import replace
 
 from pombu.config import GaussianModelConfig, PETSConfig, PlannerConfig, ValueConfig
-from pombu.presets.sizes import horizon_of, is_own, trajectories
+from pombu.presets.sizes import horizon_of, is_own, is_point, trajectories
 
 _REAL_STEPS = 1000
 _TOTAL = 200_000
@@ -50,7 +50,7 @@ def fast(task: str, horizon: int | None) -> PETSConfig:
             propagation="mean",
         ),
     )
-    if task.startswith("Point"):
+    if is_point(task):
         return _fast_point(base)
     if is_own(task):
         # How far ahead is far enough is not known, so look as far as the paper does.

@@ -19,6 +19,7 @@ from pombu.presets.sizes import (
     fast_model,
     horizon_of,
     is_own,
+    is_point,
     smoke_model,
     trajectories,
 )
@@ -65,7 +66,7 @@ _POINT = _Row(10, 20, 10, 200, 500, 20, (64, 64))
 
 
 def _row(task: str, horizon: int | None) -> _Row:
-    if task.startswith("Point"):
+    if is_point(task):
         return _POINT
     table = _LONG if horizon is not None and horizon >= LONG_HORIZON else _SHORT
     return table.get(task, replace(table["HalfCheetah"], alpha=0.5))
@@ -103,7 +104,7 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
     at 1000, while a few imagined runaways could otherwise spoil the value function;
     alpha gives way where the penalty would keep the policy from moving at all.
     """
-    if task.startswith("Point"):
+    if is_point(task):
         return _fast_point()
     if is_own(task):
         return _fast_own(horizon_of(task, horizon))

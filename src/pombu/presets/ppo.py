@@ -7,7 +7,7 @@ Stable-Baselines3 found by tuning on MuJoCo tasks.
 from dataclasses import replace
 
 from pombu.config import PPOConfig
-from pombu.presets.sizes import horizon_of, trajectories
+from pombu.presets.sizes import horizon_of, is_point, trajectories
 
 
 def paper(task: str, horizon: int | None) -> PPOConfig:
@@ -17,7 +17,7 @@ def paper(task: str, horizon: int | None) -> PPOConfig:
 
 def fast(task: str, horizon: int | None) -> PPOConfig:
     """The tuned values of HalfCheetah, Walker2d and Swimmer; for Ant there are none."""
-    if task.startswith("Point"):
+    if is_point(task):
         return _fast_point()
     length = horizon_of(task, horizon)
     number = trajectories(600, length)

@@ -7,7 +7,7 @@ Stable-Baselines3 recommend for MuJoCo tasks.
 from dataclasses import replace
 
 from pombu.config import SACConfig
-from pombu.presets.sizes import horizon_of, trajectories
+from pombu.presets.sizes import horizon_of, is_point, trajectories
 
 
 def paper(task: str, horizon: int | None) -> SACConfig:
@@ -18,7 +18,7 @@ def paper(task: str, horizon: int | None) -> SACConfig:
 
 def fast(task: str, horizon: int | None) -> SACConfig:
     """Train after every trajectory, once 10,000 random steps were taken."""
-    if task.startswith("Point"):
+    if is_point(task):
         return _fast_point()
     number = trajectories(1000, horizon_of(task, horizon))
     return SACConfig(

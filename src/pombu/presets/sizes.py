@@ -20,6 +20,11 @@ def is_own(task: str) -> bool:
     return all(task != entry.name for entry in CATALOGUE)
 
 
+def is_point(task: str) -> bool:
+    """Whether it is one of the point tasks, which are small."""
+    return task in ("Point2D", "Point3D")
+
+
 def trajectories(steps: int, horizon: int, multiple: int = 1) -> int:
     """How many trajectories make up about `steps`, at least one per `multiple`."""
     return max(round(steps / (horizon * multiple)), 1) * multiple

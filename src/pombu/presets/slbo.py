@@ -7,7 +7,7 @@ paper took its SLBO column), with its batches of steps cut into the task's episo
 from dataclasses import replace
 
 from pombu.config import MultiStepModelConfig, SLBOConfig
-from pombu.presets.sizes import horizon_of, is_own, trajectories
+from pombu.presets.sizes import horizon_of, is_own, is_point, trajectories
 
 _REAL_STEPS = 10_000
 _IMAGINED_STEPS = 4000
@@ -29,7 +29,7 @@ def paper(task: str, horizon: int | None) -> SLBOConfig:
 def fast(task: str, horizon: int | None) -> SLBOConfig:
     """Shorter stages, hence more of them, with a quarter of the updates in each."""
     base = paper(task, horizon)
-    if task.startswith("Point"):
+    if is_point(task):
         return _fast_point(base)
     length = horizon_of(task, horizon)
     number = trajectories(4000, length)

@@ -6,7 +6,7 @@
 from dataclasses import replace
 
 from pombu.config import ActorCriticConfig, ExpansionModelConfig, STEVEConfig
-from pombu.presets.sizes import horizon_of, trajectories
+from pombu.presets.sizes import horizon_of, is_point, trajectories
 
 _REAL_STEPS = 1000
 _TOTAL = 200_000
@@ -27,7 +27,7 @@ def fast(task: str, horizon: int | None) -> STEVEConfig:
     Learning starts after 2000 random steps, and targets are refreshed more often, since
     there are fewer updates between two of them.
     """
-    if task.startswith("Point"):
+    if is_point(task):
         return _fast_point(paper(task, horizon))
     return replace(
         paper(task, horizon),

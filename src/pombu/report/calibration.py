@@ -11,21 +11,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Float64, PRNGKeyArray
+from jaxtyping import Array, Float, Float64
 from numpy import ndarray
 
 from pombu.algorithms.pombu import Learner, State
 from pombu.envs import collect
 from pombu.errors import UsageError
-from pombu.estimates import q_uncertainty
-from pombu.imagination import imagine
-from pombu.networks import MLP
-from pombu.policies import GaussianPolicy
+from pombu.estimates import q_returns, q_uncertainty
 from pombu.randomness import Keys
-from pombu.returns import discounted_sum, scaled_reward
 from pombu.training.algorithm import Algorithm
-from pombu.workers import jit
-from pombu.worlds import Rules, World, predict_step
+from pombu.worlds import Rules
 
 STARTS = 24
 REAL_EPISODES = 4
@@ -63,8 +58,10 @@ def calibrate(algorithm: Algorithm[Any], state: Any, seed: int = 0) -> Calibrate
     keys = Keys(seed, int(state.iteration))
     observations, actions, real = _real_returns(algorithm, state, keys)
     world = algorithm.world(state)
-    task = (state.policy, state.value, world, algorithm.rules)
-    imagined, sound = _imagined_returns(
+    # Whole episodes, also where training imagines less: real ones are whole, too.
+    rules = replace(algorithm.rules, horizon=algorithm.task.horizon)
+    task = (state.policy, state.value, world, rules)
+    imagined, sound = q_returns(
         *task,
         jnp.repeat(observations, IMAGINED, 0),
         jnp.repeat(actions, IMAGINED, 0),
@@ -128,35 +125,3 @@ def _discounted(rewards: np.ndarray, rules: Rules) -> float:
     clip = rules.returns.reward_clip
     limited = rewards if clip is None else np.clip(rewards, -clip, clip)
     return float(limited @ rules.returns.gamma ** np.arange(len(rewards)))
-
-
-@jit
-def _imagined_returns(
-    policy: GaussianPolicy,
-    value: MLP,
-    world: World,
-    rules: Rules,
-    states: Float[Array, "n o"],
-    actions: Float[Array, "n a"],
-    key: PRNGKeyArray,
-) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
-    """Discounted returns of one trajectory per row, and whether it stayed in bounds."""
-    member_key, rest_key = jax.random.split(key)
-    following, raw = predict_step(world, rules, states, actions)
-    first = scaled_reward(raw, world.return_std, rules.returns).mean(0)
-    scale = world.return_std if rules.returns.scale_rewards else 1.0
-    if rules.horizon == 1:
-        return first * scale, jnp.isfinite(first)
-    chosen = jax.random.randint(member_key, (len(states),), 0, world.members)
-    rest = imagine(
-        policy,
-        value,
-        world,
-        replace(rules, horizon=rules.horizon - 1),
-        following[chosen, jnp.arange(len(states))],
-        jnp.full(world.members, 1.0 / world.members),
-        rest_key,
-    )
-    gamma = rules.returns.gamma
-    later = discounted_sum(rest.rewards, rest.continues, gamma)[0]
-    return (first + gamma * later) * scale, rest.weight[0] > 0

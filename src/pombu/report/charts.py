@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pombu.prediction_error import HORIZONS
 from pombu.report.calibration import Calibrated
 from pombu.report.entries import Entry, Experiment, entries_of
 from pombu.report.intervals import Band, finite, over_episodes, over_seeds
@@ -19,7 +20,6 @@ from pombu.uncertainty.calibration import coverage_curve
 
 Trace = dict[str, Any]
 
-HORIZONS = (1, 5, 20, 50)
 _TOTALS = ("iteration_seconds", "elapsed_seconds")
 _THIN, _NORMAL, _THICK = 1.2, 2.0, 3.0
 
@@ -60,10 +60,18 @@ def overfitting(experiments: Sequence[Experiment]) -> Chart:
     """What the model promised (dashed) and what the world gave (solid)."""
     entries = entries_of(experiments)
     real = _lines(entries, "return_real")
-    model = _lines(entries, "return_model", dash="dash", suffix=", in the model")
+    whole = [entry for entry in entries if _imagines_episodes(entry)]
+    model = _lines(whole, "return_model", dash="dash", suffix=", in the model")
     keys = [_key("in the real world", "solid"), _key("in the model", "dash")]
     title = "Return in the model and in the world"
     return Chart(title, [*real, *model, *keys], _by_steps("return"), True)
+
+
+def _imagines_episodes(entry: Entry) -> bool:
+    """Whether imagined trajectories are as long as real ones and begin as they do."""
+    imagination = entry.curve.run.spec.config.get("imagination", {})
+    cut, elsewhere = (imagination.get(name) for name in ("steps", "real_starts"))
+    return cut is None and not elsewhere
 
 
 def error_by_horizon(experiments: Sequence[Experiment]) -> Chart:

@@ -33,12 +33,12 @@ def finite(
     return steps[measured], values[measured]
 
 
-def over_seeds(curves: Sequence[Curve], name: str = "return_real") -> Band | None:
+def over_seeds(curves: Sequence[Curve]) -> Band | None:
     """The mean over runs, as far as all have come, and its percentile bootstrap.
 
     None where the runs have no real steps in common.
     """
-    measured = [finite(curve, name) for curve in curves]
+    measured = [finite(curve, "return_real") for curve in curves]
     if any(not len(steps) for steps, _ in measured):
         return None
     first = max(steps[0] for steps, _ in measured)

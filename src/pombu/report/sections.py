@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from pombu.report import charts
 from pombu.report.calibration import Calibrated
 from pombu.report.charts import Chart
@@ -93,7 +91,7 @@ def _overview(experiments: Sequence[Experiment], measured: Measured) -> Section:
                 str(len(entry.curve.rows)),
                 _number(entry.curve.final()),
                 _number(_best(entry)),
-                f"{_hours(entry):.2f}",
+                f"{entry.curve.hours:.2f}",
             ],
         )
         for entry in entries_of(experiments)
@@ -110,10 +108,6 @@ def _overview(experiments: Sequence[Experiment], measured: Measured) -> Section:
 def _best(entry: Entry) -> float:
     returns = finite(entry.curve, "return_real")[1]
     return float(returns.max()) if len(returns) else math.nan
-
-
-def _hours(entry: Entry) -> float:
-    return float(np.nansum(entry.curve.column("iteration_seconds"))) / 3600
 
 
 def _learning(experiments: Sequence[Experiment]) -> Section:

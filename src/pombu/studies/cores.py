@@ -43,7 +43,10 @@ def claimed(number: int) -> Iterator[tuple[int, ...]]:
         for core in every:
             if len(free) < number and _claim(claims, core):
                 free.append(core)
-        mine = (free + [core for core in every if core not in free])[:number]
+        taken = [core for core in every if core not in free]
+        # Those who must share begin at different cores, so that none is crowded.
+        turn = os.getpid() % max(len(taken), 1)
+        mine = (free + taken[turn:] + taken[:turn])[:number]
         os.sched_setaffinity(0, mine)
         try:
             yield tuple(mine)

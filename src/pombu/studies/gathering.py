@@ -1,15 +1,15 @@
 """From declared panels to curves: take what exists, train what is missing."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pombu.algorithms.registry import defaults
 from pombu.envs import CATALOGUE
-from pombu.errors import UsageError
+from pombu.errors import StoppedError, UsageError
 from pombu.studies.curves import Curve
 from pombu.studies.experiments import Arm, Item, Panel, Profile
 from pombu.studies.jobs import Job, plan
@@ -105,6 +105,11 @@ class Results:
         return all(group.panel != panel for group in self.groups[:index])
 
     @property
+    def any(self) -> bool:
+        """Whether there is anything to draw."""
+        return any(group.curves for group in self.groups)
+
+    @property
     def missing(self) -> list[str]:
         """What there is no whole run of, in words."""
         return [
@@ -116,19 +121,29 @@ class Results:
 
 def panels_of(item: Item, request: Request) -> list[Panel]:
     """An item's panels as they are asked for."""
-    changes: dict[str, Any] = {}
-    if request.total_steps is not None:
-        changes["total_steps"] = request.total_steps
+    panels = list(item.panels(request.profile))
     if request.seeds is not None:
-        changes["seeds"] = tuple(range(request.seeds))
-    return [replace(panel, **changes) for panel in item.panels(request.profile)]
+        seeds = tuple(range(request.seeds))
+        panels = [replace(panel, seeds=seeds) for panel in panels]
+    if request.total_steps is None:
+        return panels
+    # A "max" line has steps of its own, and would be none with others.
+    return [
+        replace(
+            panel,
+            total_steps=request.total_steps,
+            arms=tuple(arm for arm in panel.arms if not arm.extended),
+        )
+        for panel in panels
+    ]
 
 
 def gather(panels: Sequence[Panel], request: Request, watcher: Watcher) -> Results:
     """The curves of all panels.
 
     Raises:
-        UsageError: A source is no run folder, or nothing exists and nothing is trained.
+        UsageError: A source is no run folder.
+        StoppedError: Someone asked to stop while runs were trained.
     """
     known = [*read_sources(request.sources)]
     if request.runs.is_dir():
@@ -140,17 +155,19 @@ def gather(panels: Sequence[Panel], request: Request, watcher: Watcher) -> Resul
         missing = [job for job in jobs if not _is_whole(choose(job, known), job)]
         if missing:
             planned = plan(_longest(missing), request.runs)
-            run_study(planned, request.runs, request.place.open(), watcher)
+            place = request.place.open()
+            outcome = run_study(planned, request.runs, place, watcher)
+            if outcome.signal is not None:
+                raise StoppedError(
+                    "Stopped, and the runs are saved: the same command goes on.",
+                    outcome.signal,
+                )
             known = [*read_sources(request.sources), *read_sources([request.runs])]
     groups = tuple(
         Group(panel, arm, _curves(panel, arm, known))
         for panel in panels
         for arm in panel.arms
     )
-    if not any(group.curves for group in groups):
-        raise UsageError(
-            "there is no run to draw: name some with --from, or leave --no-train out."
-        )
     return Results(request.profile, groups)
 
 
@@ -168,10 +185,29 @@ def read_sources(folders: Iterable[Path]) -> list[Curve]:
 
 
 def choose(job: Job, known: Sequence[Curve]) -> Curve | None:
-    """The run that answers a job, the longest if there are several."""
+    """The run that answers a job.
+
+    Of several, a whole one before others, then the one with the fewest settings that
+    are not today's, then the longest.
+    """
     config = flat(config_file.to_json(job.config()))
     fitting = [c for c in known if answers(c.run.spec, job, config)]
-    return max(fitting, key=lambda c: c.rows[-1]["real_steps"], default=None)
+
+    def merit(curve: Curve) -> tuple[bool, int, float]:
+        departures = len(departed(curve.run.spec, config))
+        return _is_whole(curve, job), -departures, curve.rows[-1]["real_steps"]
+
+    return max(fitting, key=merit, default=None)
+
+
+def departed(spec: RunSpec, config: dict[str, object]) -> list[str]:
+    """Settings in which a run differs from what a new one would have."""
+    have = {**defaults(spec.algorithm), **flat(spec.config)}
+    return [
+        f"{key} = {have[key]}"
+        for key in config
+        if not key.startswith("env.") and have[key] != config[key]
+    ]
 
 
 def answers(spec: RunSpec, job: Job, config: dict[str, object]) -> bool:
@@ -215,27 +251,37 @@ def _inside(folder: Path) -> list[Path]:
 
 def _is_whole(curve: Curve | None, job: Job) -> bool:
     steps = job.total_steps
-    return (
-        curve is not None
-        and steps is not None
-        and curve.rows[-1]["real_steps"] >= steps
-    )
+    if curve is None or steps is None:
+        return False
+    last = curve.rows[-1]
+    return last["real_steps"] >= steps and math.isfinite(last.get("return_real", 0.0))
 
 
 def _longest(jobs: Iterable[Job]) -> list[Job]:
     """One job where several differ in their steps alone: the longest answers all."""
-    found: dict[str, Job] = {}
+    found: dict[object, Job] = {}
     for job in jobs:
-        other = found.get(job.name)
+        experiment = (job.algorithm, job.preset, job.seed, job.config())
+        other = found.get(experiment)
         if other is None or (job.total_steps or 0) > (other.total_steps or 0):
-            found[job.name] = job
+            found[experiment] = job
     return list(found.values())
 
 
 def _curves(panel: Panel, arm: Arm, known: Sequence[Curve]) -> tuple[Curve, ...]:
-    """The seeds of an arm, cut off where the panel ends."""
-    found = [choose(job, known) for job in panel.jobs(arm)]
-    return tuple(cut(curve, panel.steps(arm)) for curve in found if curve is not None)
+    """The seeds of an arm, cut off where the panel ends.
+
+    Seeds that have not come so far are left out; where none has, all are cut off where
+    the shortest ends. A mean is never one over different numbers of steps.
+    """
+    jobs = panel.jobs(arm)
+    found = [(choose(job, known), job) for job in jobs]
+    whole = [c for c, job in found if c is not None and _is_whole(c, job)]
+    if whole:
+        return tuple(cut(curve, panel.steps(arm)) for curve in whole)
+    begun = [curve for curve, _ in found if curve is not None]
+    common = min((int(c.rows[-1]["real_steps"]) for c in begun), default=0)
+    return tuple(cut(curve, common) for curve in begun)
 
 
 def cut(curve: Curve, steps: int) -> Curve:

@@ -148,14 +148,17 @@ def require_same(planned: Planned) -> None:
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not (path / CONFIG).exists():
-        raise UsageError(f"{path} exists and is no run folder: choose another --out.")
+        raise UsageError(
+            f"{path} exists and is no run folder: choose another folder for the runs."
+        )
     wanted, found = planned.spec, open_run(path).spec
     where = difference(
         wanted, dataclasses.replace(found, total_steps=wanted.total_steps)
     )
     if where:
         raise UsageError(
-            f"{path} holds another run, which differs in {where}: choose another --out."
+            f"{path} holds another run, which differs in {where}: choose another "
+            "folder for the runs, or remove it."
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from pombu.studies import artifacts
 from pombu.studies.drawing import best_mean, spread
 from pombu.studies.experiments import Item, Panel, Profile
-from pombu.studies.gathering import Group, Request, Results
+from pombu.studies.gathering import Group, Request, Results, departed
 from pombu.studies.results_page import KEPT
 from pombu.studies.statistics import (
     interval,
@@ -47,7 +47,8 @@ def write_item(
     write_curves(results, item.metrics, out / "curves.csv")
     summary = {**summarise(results), **item.numbers(results)}
     artifacts.write_json(out / "summary.json", summary)
-    settings = Settings(tuple(results.panels), departures(results))
+    departing = departures(results)
+    settings = Settings(tuple(results.panels), departing)
     artifacts.write_provenance(out, name, results.profile, settings)
     keep_runs(results, out / "runs")
     write_line(
@@ -56,7 +57,7 @@ def write_item(
         results.profile,
         headline(results),
         results.missing,
-        few_seeds(results),
+        "; ".join(filter(None, (few_seeds(results), _other_values(departing)))),
         options(request),
     )
     return summary
@@ -161,6 +162,13 @@ def few_seeds(results: Results) -> str:
     return "" if few >= 3 else f"fewer seeds ({few}) than the paper's three"
 
 
+def _other_values(departing: Mapping[str, Sequence[str]]) -> str:
+    """A warning where runs were made with other values than a preset has today."""
+    if not departing:
+        return ""
+    return f"runs with other values than the preset has today: {len(departing)}"
+
+
 def departures(results: Results) -> dict[str, list[str]]:
     """For each run, the settings in which it differs from what a new one would have."""
     found: dict[str, list[str]] = {}
@@ -170,15 +178,7 @@ def departures(results: Results) -> dict[str, list[str]]:
             for curve in group.curves:
                 if curve.run.spec.seed != job.seed:
                     continue
-                have = flat(curve.run.spec.config)
-                differ = [
-                    f"{key} = {have[key]}"
-                    for key in wanted
-                    if key in have
-                    and not key.startswith("env.")
-                    and have[key] != wanted[key]
-                ]
-                if differ:
+                if differ := departed(curve.run.spec, wanted):
                     found[curve.run.path.name] = differ
     return found
 

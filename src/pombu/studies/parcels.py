@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pombu.training.checkpoint import CHECKPOINTS
 from pombu.training.files import write_atomic
 from pombu.training.run import LOCK
 
@@ -32,20 +33,36 @@ def pack(folder: Path, known: Stamps) -> tuple[Parcel, Stamps]:
 
 
 def unpack(parcel: Parcel, folder: Path) -> None:
-    """Apply changes; a crash midway leaves a checkpoint that is known as damaged.
+    """Apply changes; a crash midway leaves no half of a checkpoint.
 
-    A checkpoint's manifest, without which it does not count, comes after its state
-    (`manifest` < `state`, so in reverse order).
+    A new checkpoint appears with all of its files at once.
     """
-    for name in sorted(parcel.files, reverse=True):
+    new = sorted(
+        {
+            path.parent
+            for name in parcel.files
+            if (path := _inside(folder, name)).parent.parent.name == CHECKPOINTS
+            and not path.parent.exists()
+        }
+    )
+    for name, content in parcel.files.items():
         path = _inside(folder, name)
+        if path.parent in new:
+            path = _aside(path.parent) / path.name
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, parcel.files[name])
+        write_atomic(path, content)
+    for checkpoint in new:
+        _aside(checkpoint).rename(checkpoint)
     for name in parcel.gone:
         path = _inside(folder, name)
         path.unlink(missing_ok=True)
         if path.parent != folder and not any(path.parent.iterdir()):
             path.parent.rmdir()
+
+
+def _aside(checkpoint: Path) -> Path:
+    """Where a checkpoint is put together; what a crash leaves there is cleaned up."""
+    return checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}.tmp")
 
 
 def _stamps(folder: Path) -> Stamps:

@@ -31,6 +31,15 @@ class Place:
             UsageError: The options do not fit together or this machine.
             RunError: The cluster cannot be reached.
         """
+        for name, least in (("workers", 1), ("cores_per_run", 1), ("retries", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                flag = name.replace("_", "-")
+                raise UsageError(f"--{flag} is {value}: it must be at least {least}.")
+        if self.gpus_per_run < 0:
+            raise UsageError(
+                f"--gpus-per-run is {self.gpus_per_run:g}: it must be 0 or more."
+            )
         if self.backend == "ray":
             from pombu.studies.ray_backend import RayBackend
 

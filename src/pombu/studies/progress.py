@@ -1,5 +1,6 @@
 """How far the runs of a study are, read off their folders."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from rich.table import Table
 from pombu.studies.worker import FAILURE
 from pombu.training.display import duration
 from pombu.training.metrics import Row, read_rows
-from pombu.training.run import CONFIG, EVALUATION, METRICS
+from pombu.training.run import CONFIG, EVALUATION, METRICS, open_run
 
 State = Literal["finished", "running", "interrupted", "failed", "waiting"]
 COLOURS: dict[State, str] = {
@@ -49,7 +50,7 @@ class RunProgress:
 
 def examine(path: Path, total_steps: int, running: bool = False) -> RunProgress:
     """Look at a run folder, which need not exist."""
-    rows = read_rows(path / METRICS)[1] if (path / METRICS).exists() else []
+    rows = _rows_of(path / METRICS)
     steps = int(rows[-1]["real_steps"]) if rows else 0
     failure = path / FAILURE
     state: State = "waiting"
@@ -74,10 +75,31 @@ def examine(path: Path, total_steps: int, running: bool = False) -> RunProgress:
 
 
 def is_finished(path: Path, rows: Sequence[Row], total_steps: int) -> bool:
-    """Whether a run has all its real steps and its evaluation, or went beyond."""
+    """Whether a run has all its real steps and its evaluation, or is to go beyond."""
     if not rows or rows[-1]["real_steps"] < total_steps:
         return False
-    return (path / EVALUATION).exists() or rows[-1]["real_steps"] > total_steps
+    evaluation, failure = path / EVALUATION, path / FAILURE
+    if evaluation.exists():
+        failed = failure.exists() and _changed(failure) > _changed(evaluation)
+        return not failed
+    return open_run(path).spec.total_steps > total_steps
+
+
+def _changed(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+def _rows_of(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    found = path.stat()
+    return _read(path, found.st_mtime_ns, found.st_size)
+
+
+@functools.lru_cache(maxsize=1024)
+def _read(path: Path, changed: int, size: int) -> list[Row]:
+    """Rows of a file, read once for as long as it is the same."""
+    return read_rows(path)[1]
 
 
 def pace(rows: Sequence[Row]) -> float | None:

@@ -15,7 +15,7 @@ from pombu.studies import cores
 from pombu.studies.backends import Ending
 from pombu.studies.parcels import pack, unpack
 from pombu.studies.ray_worker import Report, train_remotely
-from pombu.studies.worker import note_failure
+from pombu.studies.worker import note_failure, put_into_words
 
 if TYPE_CHECKING:
     from pombu.studies.places import Place
@@ -37,6 +37,7 @@ class RayBackend:
         """
         self._ray = _import_ray(place)
         self._cores = place.cores_per_run
+        self._gpus = place.gpus_per_run
         self._workers = place.workers
         self._retries = place.retries
         self._lost: Counter[Path] = Counter()
@@ -44,7 +45,7 @@ class RayBackend:
         self.pids: dict[Path, int] = {}
         """The worker process of each run that goes on."""
         self._connect(place)
-        self._require_room(place.gpus_per_run)
+        self._require_room()
         make = self._ray.remote(
             num_cpus=place.cores_per_run,
             num_gpus=place.gpus_per_run,
@@ -62,7 +63,7 @@ class RayBackend:
         """Send the run folder to a worker."""
         parcel, _ = pack(path, {})
         self._running[path] = (
-            self._task.remote(path.name, parcel, self._cores, trusted),
+            self._task.remote(path.name, parcel, self._cores, self._gpus, trusted),
             trusted,
         )
 
@@ -73,6 +74,9 @@ class RayBackend:
         for path, (reports, trusted) in list(self._running.items()):
             try:
                 ending = self._take(path, reports)
+            except self._ray.exceptions.RayTaskError as error:
+                note_failure(path, put_into_words(getattr(error, "cause", error)))
+                ending = "failed"
             except self._ray.exceptions.RayError as error:
                 ending = self._lose(path, trusted, error)
             if ending:
@@ -130,11 +134,15 @@ class RayBackend:
             ) from None
 
     def _count_slots(self) -> int:
-        """As many runs as the cluster's cores allow now, or as were asked for."""
-        have = int(self._ray.cluster_resources().get("CPU", 0)) // self._cores
+        """As many runs as the cluster allows now, or as were asked for."""
+        resources = self._ray.cluster_resources()
+        have = int(resources.get("CPU", 0)) // self._cores
+        if self._gpus:
+            have = min(have, int(resources.get("GPU", 0) / self._gpus))
         return max(min(have, self._workers or have), 1)
 
-    def _require_room(self, gpus: float) -> None:
+    def _require_room(self) -> None:
+        gpus = self._gpus
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if not any(
             node.get("CPU", 0) >= self._cores and node.get("GPU", 0) >= gpus
@@ -167,7 +175,13 @@ def _require_listener(address: str) -> None:
     """Find out in seconds that no one listens, for which Ray takes a minute."""
     if address in ("auto", "local"):
         return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address.startswith("ray://"):
+        raise UsageError(
+            f"{address!r} is the address of Ray Client, which cannot stream results: "
+            "run this on a machine of the cluster with --address auto, or give "
+            "host:port of its head."
+        )
+    host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise UsageError(
             f"{address!r} is no address of a Ray cluster: give host:port, such as "

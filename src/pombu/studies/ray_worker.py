@@ -32,9 +32,12 @@ class Report:
 
 
 def train_remotely(
-    name: str, parcel: Parcel, cores: int, trusted: str | None
+    name: str, parcel: Parcel, cores: int, gpus: float, trusted: str | None
 ) -> Iterator[Report]:
     """Go on with the run in the parcel; yields a report after every iteration."""
+    if 0 < gpus < 1:
+        # Otherwise the first of those who share a GPU would take most of its memory.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 * gpus:.2f}")
     for variable in THREADS:
         os.environ[variable] = str(cores)
     with tempfile.TemporaryDirectory(prefix="pombu-") as scratch, claimed(cores):

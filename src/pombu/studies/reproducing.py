@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pombu.errors import UsageError
 from pombu.studies.gathering import Request, gather, panels_of
 from pombu.studies.outputs import write_item, write_line
 from pombu.studies.reproductions import PAGES, Reproduction, find, names
@@ -21,6 +22,11 @@ def reproduce_one(
     if found.item is None:
         return _whole(found, request), []
     results = gather(panels_of(found.item, request), request, watcher)
+    if not results.any:
+        hint = "see why its runs failed" if request.train else "leave --no-train out"
+        raise UsageError(
+            f"{found.name} has no run to draw: name some with --from, or {hint}."
+        )
     numbers = write_item(found.name, found.item, results, request)
     return numbers, results.missing
 
@@ -40,6 +46,12 @@ def reproduce_all(request: Request, watcher: Watcher) -> tuple[Numbers, list[str
         out.mkdir(parents=True, exist_ok=True)
         _share_dataset(request.out, out)
         one = replace(drawing, out=out)
+        if found.item is not None:
+            nothing = gather(panels_of(found.item, one), one, watcher)
+            if not nothing.any:
+                watcher.say(f"{found.name} has no run yet, and is left out")
+                missing += [f"{found.name}: {what}" for what in nothing.missing]
+                continue
         numbers[found.name], lacking = reproduce_one(found, one, watcher)
         missing += [f"{found.name}: {what}" for what in lacking]
     overview = find("overview")

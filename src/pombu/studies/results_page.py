@@ -17,6 +17,7 @@ import numpy as np
 
 from pombu.errors import UsageError
 from pombu.studies.artifacts import save_figure
+from pombu.studies.asking import command_for
 from pombu.studies.comparing import by_label
 from pombu.studies.curves import Curve, read_curves
 from pombu.studies.goals import GOALS, Goal
@@ -59,13 +60,13 @@ def keep(runs: Sequence[Path], folder: Path) -> list[Path]:
         spec = curve.run.spec
         name = f"{spec.algorithm}-{spec.preset}-{_reward(curve)}seed{spec.seed}"
         kept = folder / _setting(curve) / name
-        if (kept / CONFIG).exists() and _config(kept) != _config(curve.run.path):
-            raise UsageError(
-                f"{kept} keeps a run with other settings than {curve.run.path}: choose "
-                "another --out, or remove it."
-            )
+        if kept.resolve() == curve.run.path.resolve():
+            continue
+        if (kept / CONFIG).exists():
+            _require_progress(kept, curve)
         kept.mkdir(parents=True, exist_ok=True)
         for file in KEPT:
+            (kept / file).unlink(missing_ok=True)
             if (curve.run.path / file).exists():
                 shutil.copyfile(curve.run.path / file, kept / file)
         write_json(kept / VERSIONS, _versions(curve))
@@ -183,11 +184,7 @@ def _command(curve: Curve) -> str:
             at = given.index("--out")
             given = [*given[:at], *given[at + 2 :]]
         return shlex.join(["pombu", *given])
-    spec = curve.run.spec
-    return (
-        f"pombu train --env {curve.task} --algo {spec.algorithm} --preset "
-        f"{spec.preset} --seed {spec.seed} --total-steps {spec.total_steps}"
-    )
+    return command_for(curve.run.spec)
 
 
 def _versions(curve: Curve) -> list[dict[str, Any]]:
@@ -221,8 +218,19 @@ def _setting(curve: Curve) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
 
 
-def _config(run: Path) -> Any:
-    return json.loads((run / CONFIG).read_bytes())["config"]
+def _require_progress(kept: Path, curve: Curve) -> None:
+    """Refuse a run that is not the kept one, or not as far."""
+    (other,) = read_curves([kept])
+    if other.run.spec.config != curve.run.spec.config:
+        raise UsageError(
+            f"{kept} keeps a run with other settings than {curve.run.path}: choose "
+            "another --out, or remove it."
+        )
+    if other.rows[-1]["real_steps"] > curve.rows[-1]["real_steps"]:
+        raise UsageError(
+            f"{kept} keeps a longer run than {curve.run.path}: name that one, or "
+            "remove the kept one."
+        )
 
 
 def _kept(folder: Path) -> list[Path]:

@@ -205,7 +205,7 @@ def _prepare(one: Planned) -> None:
         return
     run = open_run(one.path)
     (one.path / FAILURE).unlink(missing_ok=True)
-    if run.spec.total_steps < one.spec.total_steps:
+    if run.spec.total_steps != one.spec.total_steps:
         with run.locked():
             run.extend(one.spec.total_steps)
 

@@ -4,7 +4,7 @@ import difflib
 import itertools
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,7 +13,7 @@ from pombu import presets
 from pombu.algorithms import registry
 from pombu.envs import EnvConfig, resolve
 from pombu.errors import UsageError
-from pombu.studies.jobs import Job, OverrideError
+from pombu.studies.jobs import Job, OverrideError, require_trusted
 from pombu.training.config_file import flat
 
 Values = Mapping[str, Any]
@@ -76,12 +76,30 @@ class Study:
         ]
 
 
-def read_study(path: Path) -> Study:
+def read_study(path: Path, trusted: Collection[str] = ()) -> Study:
     """Read a study file.
+
+    Nothing of a task outside pombu is run unless it is among the trusted ones.
 
     Raises:
         UsageError: It cannot be read or used; names the line and the key.
     """
+    text, content = _load(path)
+    return _Reader(path, text, trusted).study(content)
+
+
+def read_out(path: Path) -> str | None:
+    """The folder that a study file names for its runs.
+
+    Raises:
+        UsageError: The file cannot be read.
+    """
+    _, content = _load(path)
+    out = content.get("out")
+    return out if isinstance(out, str) else None
+
+
+def _load(path: Path) -> tuple[str, dict[str, Any]]:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -90,17 +108,17 @@ def read_study(path: Path) -> Study:
             f"{path} cannot be read ({reason}): give the path of a study file."
         ) from None
     try:
-        content = tomllib.loads(text)
+        return text, tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is no valid TOML: {error}.") from None
-    return _Reader(path, text).study(content)
 
 
 class _Reader:
     """Checks a file's content key by key, so that what is wrong has a line."""
 
-    def __init__(self, path: Path, text: str) -> None:
+    def __init__(self, path: Path, text: str, trusted: Collection[str]) -> None:
         self.path = path
+        self.trusted = trusted
         self.lines = key_lines(text)
 
     def study(self, content: dict[str, Any]) -> Study:
@@ -113,6 +131,7 @@ class _Reader:
             if key not in content:
                 raise UsageError(f"{self.path} has no key {key}: add {key} = [...].")
         study = Study(**{k: self.value(k, v) for k, v in content.items()})
+        require_trusted(study.jobs(), self.trusted)
         self.try_out(study)
         return study
 

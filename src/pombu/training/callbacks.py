@@ -48,7 +48,7 @@ class Callback:
         """A stage of an iteration is done."""
 
     def on_iteration(self, progress: Progress) -> bool | None:
-        """An iteration is done and saved; returning False stops the run."""
+        """An iteration is done; returning False stops the run."""
 
     def on_evaluation(self, progress: Progress) -> bool | None:
         """The iteration also measured the policy; returning False stops the run."""

@@ -22,13 +22,14 @@ SHOWN = {
 """Metrics worth a line, and what to call them."""
 
 BARS = "▁▂▃▄▅▆▇█"
+SPARKS = 40
 STAGE_SUFFIX = "_seconds"
 NOT_STAGES = ("iteration_seconds", "elapsed_seconds", "checkpoint_seconds")
 
 
-def sparkline(values: Sequence[float], width: int = 40) -> str:
+def sparkline(values: Sequence[float]) -> str:
     """The last values as a row of bars, lowest to highest."""
-    recent = [value for value in values if math.isfinite(value)][-width:]
+    recent = [value for value in values if math.isfinite(value)][-SPARKS:]
     if not recent:
         return ""
     low, high = min(recent), max(recent)
@@ -148,7 +149,8 @@ class LiveTable(Callback):
 
     def on_stage_end(self, name: str, seconds: float) -> None:
         """Show how long it took."""
-        self._last_seconds[name] = seconds
+        # A new dict: the refreshing thread may be reading the old one.
+        self._last_seconds = {**self._last_seconds, name: seconds}
 
     def on_iteration(self, progress: Progress) -> bool | None:
         """Show the new numbers."""

@@ -266,4 +266,4 @@ class _Loop(Generic[S]):
 def peak_memory() -> float:
     """The most memory this process has used, in megabytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1e6 if sys.platform == "darwin" else 1e3)
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6

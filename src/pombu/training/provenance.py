@@ -33,9 +33,17 @@ def provenance() -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
+        "usable_cores": usable_cores(),
         "packages": versions(),
         "git": git_state(Path(__file__).parent),
     }
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: those it is pinned to, if it is."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def versions() -> dict[str, str]:

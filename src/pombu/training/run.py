@@ -109,6 +109,8 @@ class Run:
 
     def extend(self, total_steps: int) -> "Run":
         """The same run with another number of real steps to take."""
+        # It spoke of the end of a shorter run.
+        (self.path / EVALUATION).unlink(missing_ok=True)
         run = Run(self.path, dataclasses.replace(self.spec, total_steps=total_steps))
         write_json(self.path / CONFIG, _spec_json(run.spec))
         return run

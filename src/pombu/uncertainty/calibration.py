@@ -66,7 +66,7 @@ def calibration(error: Any, sigma: Any) -> Calibration:
         gaussian_nll=float(np.mean(0.5 * z**2 + np.log(sigmas)) + _HALF_LOG_2PI),
         crps=float(np.mean(sigmas * _standard_crps(z))),
         miscalibration_area=_area(*coverage_curve(errors, sigmas)),
-        spearman=_spearman(np.abs(errors), sigmas),
+        spearman=spearman(np.abs(errors), sigmas),
         ks=_ks(z),
         mean_sigma=float(np.mean(sigmas)),
     )
@@ -160,7 +160,8 @@ def _area(nominal: Float64[ndarray, " n"], covered: Float64[ndarray, " n"]) -> f
     return float(np.sum(0.5 * heights * np.diff(nominal)))
 
 
-def _spearman(x: Float64[ndarray, " n"], y: Float64[ndarray, " n"]) -> float:
+def spearman(x: Float64[ndarray, " n"], y: Float64[ndarray, " n"]) -> float:
+    """Rank correlation, ties sharing their mean rank; NaN where one does not vary."""
     x_ranks, y_ranks = _ranks(x), _ranks(y)
     spread = x_ranks.std() * y_ranks.std()
     if spread == 0:

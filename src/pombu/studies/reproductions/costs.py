@@ -1,8 +1,8 @@
 """What the reproduction at the paper's scale costs, from runs that were measured.
 
 Real and imagined steps follow from the presets. Core-hours of a method are those of the
-measured runs with its `paper` preset, per imagined step; without such a run the cell is
-empty rather than guessed.
+measured run with its `paper` preset that is most alike, per imagined step, or per real
+step where nothing is imagined; without such a run the cell is empty, not guessed.
 """
 
 import json
@@ -39,12 +39,18 @@ class Measured:
     imagined_steps: int
     hours: float
     cores: int
-    """Of the machine; where it was shared, the hours are an upper bound."""
+    """That the run could use; where it shared them, the hours are an upper bound."""
 
     @property
     def core_hours(self) -> float:
         """Wall-clock times cores."""
         return self.hours * self.cores
+
+    def core_hours_of(self, real_steps: int, imagined_steps: int | None) -> float:
+        """What so many steps would cost: by imagined steps, if both have any."""
+        if imagined_steps and self.imagined_steps:
+            return self.core_hours * imagined_steps / self.imagined_steps
+        return self.core_hours * real_steps / self.real_steps
 
 
 @dataclass(frozen=True)
@@ -103,18 +109,10 @@ def count(profile: Profile, measured: Sequence[Measured]) -> list[Cost]:
     for (algorithm, task, horizon), jobs in groups.items():
         imagined = [imagined_steps(job) for job in jobs]
         total = None if None in imagined else sum(x for x in imagined if x)
-        pace = _pace(measured, algorithm, jobs[0].preset)
-        found.append(
-            Cost(
-                algorithm,
-                task,
-                horizon,
-                len(jobs),
-                sum(job.total_steps or 0 for job in jobs),
-                total,
-                None if pace is None or total is None else pace * total,
-            )
-        )
+        real = sum(job.total_steps or 0 for job in jobs)
+        like = _like(measured, jobs[0], horizon)
+        hours = None if like is None else like.core_hours_of(real, total)
+        found.append(Cost(algorithm, task, horizon, len(jobs), real, total, hours))
     return found
 
 
@@ -132,7 +130,7 @@ def measure(curve: Curve) -> Measured:
         real_steps=int(curve.rows[-1]["real_steps"]),
         imagined_steps=int(curve.rows[-1].get("imagined_steps", 0)),
         hours=float(np.nansum(curve.column("iteration_seconds"))) / 3600,
-        cores=int(starts[-1]["cores"]) if starts else 1,
+        cores=_cores(starts[-1]) if starts else 1,
     )
 
 
@@ -171,17 +169,22 @@ def _jobs(profile: Profile) -> list[Job]:
     return list(longest.values())
 
 
-def _pace(measured: Sequence[Measured], algorithm: str, preset: str) -> float | None:
-    """Core-hours per imagined step of the longest measured run."""
+def _like(measured: Sequence[Measured], job: Job, horizon: int) -> Measured | None:
+    """The measured run that tells most: on the same task if any, and long."""
     fitting = [
         one
         for one in measured
-        if (one.algorithm, one.preset) == (algorithm, preset) and one.imagined_steps
+        if (one.algorithm, one.preset) == (job.algorithm, job.preset)
     ]
-    if not fitting:
-        return None
-    longest = max(fitting, key=lambda one: one.imagined_steps)
-    return longest.core_hours / longest.imagined_steps
+
+    def merit(one: Measured) -> tuple[bool, int]:
+        return (one.task, one.horizon) == (job.task, horizon), one.real_steps
+
+    return max(fitting, key=merit, default=None)
+
+
+def _cores(start: dict[str, Any]) -> int:
+    return int(start.get("usable_cores") or start["cores"])
 
 
 def _horizon(job: Job) -> int:

@@ -13,7 +13,7 @@ from pombu.models import Layers
 from pombu.workers import jit
 from pombu.worlds import Rules, World, predict_step
 
-_HORIZONS = (1, 5, 20, 50)
+HORIZONS = (1, 5, 20, 50)
 _LARGEST = 1e6
 """Errors count up to here: a prediction that diverges is bad, but stops no run."""
 
@@ -53,7 +53,7 @@ def prediction_error(
     median over segments and members is reported, because a few diverge. Shorter
     segments are padded, so that shapes stay the same however episodes end.
     """
-    length = min(_HORIZONS[-1], rules.horizon)
+    length = min(HORIZONS[-1], rules.horizon)
     segments = [
         (e.observations[t : t + length + 1], e.actions[t : t + length])
         for e in episodes
@@ -66,11 +66,10 @@ def prediction_error(
     with np.errstate(over="ignore", invalid="ignore"):
         gap = (predicted - states[1:, None]) / np.asarray(world.observation.std)
         error = np.fmin(np.sqrt(np.mean(gap**2, -1)), _LARGEST)
-    longest = lengths.max()
     return {
-        f"model_error_{h}": float(np.median(error[step][:, lengths > step]))
-        for h in _HORIZONS
-        for step in [min(h, longest) - 1]
+        f"model_error_{h}": float(np.median(error[h - 1][:, lengths >= h]))
+        for h in HORIZONS
+        if h <= lengths.max()
     }
 
 

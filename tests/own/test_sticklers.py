@@ -1,0 +1,153 @@
+"""Right environments that are particular: boxes, shapes, dtypes, shared arrays."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sticklers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pombu import POMBU, EnvConfig, UsageError
+from pombu.cli import main
+from pombu.config import POMBUConfig
+from pombu.envs import ActionBox, CollectionError, check, collect, load
+from pombu.envs.action_box import ActionBox as Box
+from pombu.presets import preset
+
+BOUNDS = st.tuples(
+    st.floats(-1e3, 1e3, width=32), st.floats(-1e3, 1e3, width=32)
+).filter(lambda pair: pair[0] < pair[1])
+SMOKE = {"preset": "smoke", "seed": 1}
+
+
+@given(BOUNDS, st.floats(-3, 3, width=32), st.sampled_from(["float32", "float64"]))
+def test_no_action_leaves_the_box(
+    bounds: tuple[float, float], drawn: float, dtype: str
+) -> None:
+    low, high = bounds
+    box = Box((low,), (high,), dtype=dtype)
+    mapped = box.to_box(np.array([drawn], np.float32))
+    sent = box.to_env(mapped)
+    assert low <= float(mapped[0]) <= high
+    assert low <= float(sent[0]) <= high
+    assert sent.dtype == dtype
+
+
+def test_actions_have_the_shape_of_the_environments_box() -> None:
+    box = ActionBox((0.0,) * 4, (1.0,) * 4, (2, 2), "float64")
+    assert box.to_env(np.zeros(4, np.float32)).shape == (2, 2)
+    assert box.to_env(np.zeros((5, 4), np.float32)).shape == (5, 2, 2)
+
+
+def test_a_stickler_is_content() -> None:
+    task = load("sticklers:stickler")
+    assert task.observation_shape == (1, 2)
+    report = check(task, 60, resets=5)
+    assert report.passed, report
+    corners = iter([-5.0, 5.0] * 10)
+    episodes = collect(task, lambda *_: np.full((2, 4), next(corners)), [0, 1])
+    assert [len(episode) for episode in episodes] == [12, 12]
+
+
+def test_an_agent_keeps_shapes(tmp_path: Path) -> None:
+    agent = POMBU(sticklers.stickler, **SMOKE)
+    env = sticklers.stickler()
+    observation, _ = env.reset(seed=0)
+    action, _ = agent.predict(observation)
+    assert env.action_space.contains(action)
+    batch, _ = agent.predict(np.zeros((1, 1, 2)))
+    assert batch.shape == (1, 2, 2)
+    assert agent.predict(np.zeros((3, 2)))[0].shape == (3, 2, 2)
+    assert agent.predict(np.zeros(2))[0].shape == (2, 2)
+    assert env.action_space.contains(agent.propose()(observation))
+
+
+def test_a_batch_of_one_is_a_batch() -> None:
+    agent = POMBU("Point2D", **SMOKE)
+    assert agent.predict(np.zeros((1, 2)))[0].shape == (1, 2)
+    assert agent.predict(np.zeros(2))[0].shape == (2,)
+
+
+def test_the_environment_that_is_named_is_the_one() -> None:
+    agent = POMBU("Point3D", config=preset("pombu", "smoke", "Point2D"))
+    assert agent.learner.task.config.id == "pombu/Point3D-v0"
+    agent = POMBU(config=preset("pombu", "smoke", "Point2D"))
+    assert agent.learner.task.config.id == "pombu/Point2D-v0"
+    assert POMBUConfig().env == EnvConfig()
+
+
+def test_a_reward_in_an_array_is_told() -> None:
+    task = load("sticklers:in_a_list")
+    with pytest.raises(CollectionError, match=r"a reward of shape \(1,\)"):
+        collect(task, lambda *_: np.zeros((2, 4)), [0, 1])
+
+
+def test_what_was_learned_before_a_fault_stays(tmp_path: Path) -> None:
+    sticklers.Broken.steps = 10**6
+    agent = POMBU(sticklers.broken, **SMOKE)
+    per_iteration = agent.config.trajectories * 12
+    # One iteration with its evaluation, and a little.
+    sticklers.Broken.steps = per_iteration + 2 * 12 * agent.config.evaluation_episodes
+    sticklers.Broken.steps += 5
+    with pytest.raises(CollectionError, match="the cable came loose"):
+        agent.learn(10 * per_iteration)
+    assert int(agent.state.iteration) == 1
+    assert sum(map(len, agent.episodes)) == int(agent.state.real_steps)
+    agent.save(tmp_path / "agent")
+    loaded = POMBU.load(tmp_path / "agent", env=sticklers.broken)
+    assert int(loaded.state.iteration) == 1
+
+
+def test_a_factory_s_run_can_be_used_by_its_own_hints(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    run = str(tmp_path / "run")
+    flags = ["--preset", "smoke", "--total-steps", "24", "--out", run]
+    assert main(["train", "--env", "sticklers:stickler", *flags]) == 0
+    said = capsys.readouterr().out
+    assert "which are not counted" in said
+    hint = f"pombu evaluate {run} --env sticklers:stickler --episodes 100"
+    assert hint in said
+    assert main([*hint.split()[1:-1], "2"]) == 0
+    assert main(["video", run, "--env", "sticklers:stickler"]) == 2
+    error = capsys.readouterr().err
+    assert "rgb_array" in error
+    assert "bug" not in error
+
+
+def test_a_script_s_environment_is_explained(tmp_path: Path, capsys: Any) -> None:
+    agent = POMBU(sticklers.stickler, **SMOKE)
+    path = agent.save(tmp_path / "agent").parent.parent
+    config = path / "config.json"
+    config.write_text(config.read_text().replace("sticklers:", "__main__:"))
+    assert main(["evaluate", str(path)]) == 2
+    assert "put the function into a module" in capsys.readouterr().err
+
+
+def test_a_horizon_beyond_a_time_limit_is_refused() -> None:
+    assert load("sticklers:stickler", horizon=5).horizon == 5
+    with pytest.raises(UsageError, match="a time limit of its own of 12 steps"):
+        load("sticklers:stickler", horizon=13)
+
+
+def test_a_name_that_begins_like_a_point_task_is_no_point_task() -> None:
+    from pombu.presets.sizes import is_point
+
+    assert is_point("Point2D")
+    assert not is_point("PointMaze_UMaze-v3")
+
+
+def test_an_unknown_algorithm_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match="did you mean 'pombu'"):
+        preset("pomdu", "fast", "Point2D")
+    with pytest.raises(UsageError, match="There is no algorithm 'sizes'"):
+        preset("sizes", "fast", "Point2D")
+
+
+def test_presets_know_every_algorithm() -> None:
+    from pombu import presets
+    from pombu.algorithms.registry import ALGORITHMS
+
+    assert set(presets._ALGORITHMS) == set(ALGORITHMS)
