@@ -113,7 +113,7 @@ def make(config: EnvConfig, render_mode: str | None = None) -> Env:
     if limit is not None and config.horizon is not None and config.horizon > limit:
         raise UsageError(
             f"{name} has a time limit of its own of {limit} steps, and the horizon is "
-            f"{config.horizon}: raise the limit there, or ask for at most {limit} steps."
+            f"{config.horizon}: raise the limit there, or ask for at most that."
         )
     horizon = config.horizon or limit or HORIZON_WITHOUT_LIMIT
     if limit is None or horizon < limit:
