@@ -51,7 +51,8 @@ def prediction_error(
 
     Segments of real episodes are replayed in the model with their real actions; the
     median over segments and members is reported, because a few diverge. Shorter
-    segments are padded, so that shapes stay the same however episodes end.
+    segments are padded, so that shapes stay the same however episodes end; horizons
+    that none of them reaches are left out.
     """
     length = min(HORIZONS[-1], rules.horizon)
     segments = [

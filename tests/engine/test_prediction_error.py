@@ -45,18 +45,20 @@ def still(length: int) -> Episode:
 def test_errors_grow_with_the_horizon() -> None:
     """The middle member is off by h x drift, in units of a standard deviation of 2."""
     errors = prediction_error(still_world(0.1), RULES, [still(30), still(30)])
-    expected = {1: 0.05, 5: 0.25, 20: 1.0, 50: 1.5}
+    expected = {1: 0.05, 5: 0.25, 20: 1.0}
     for horizon, error in expected.items():
         assert errors[f"model_error_{horizon}"] == pytest.approx(error, rel=1e-4)
+    assert "model_error_50" not in errors, "no episode is that long"
 
 
 def test_short_episodes_count_as_far_as_they_go() -> None:
     errors = prediction_error(still_world(0.1), RULES, [still(3), still(12)])
-    expected = {1: 0.05, 5: 0.25, 20: 0.6, 50: 0.6}
+    expected = {1: 0.05, 5: 0.25}
     for horizon, error in expected.items():
         assert errors[f"model_error_{horizon}"] == pytest.approx(error, rel=1e-4)
+    assert set(errors) == {"model_error_1", "model_error_5"}
 
 
 def test_diverging_predictions_are_large_but_finite() -> None:
     errors = prediction_error(still_world(0.0, growth=1e3), RULES, [still(30)])
-    assert errors["model_error_50"] == 1e6
+    assert errors["model_error_20"] == 1e6
