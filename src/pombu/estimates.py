@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from pombu.imagination import Imagined, imagine
+from pombu.imagination import imagine
 from pombu.networks import MLP
 from pombu.policies import GaussianPolicy
 from pombu.returns import discounted_sum, scaled_reward
@@ -53,10 +53,10 @@ def q_uncertainty(
     """
     states = jnp.repeat(observations, rollouts, 0)
     boxed = jnp.repeat(actions, rollouts, 0)
-    variance, sound = _variance(policy, value, world, rules, states, boxed, key)
+    found = _appraise(policy, value, world, rules, states, boxed, key)
     shape = (len(observations), rollouts)
-    kept = jnp.where(sound, variance, 0.0).reshape(shape).sum(1)
-    number = sound.reshape(shape).sum(1)
+    kept = jnp.where(found.sound, found.variance, 0.0).reshape(shape).sum(1)
+    number = found.sound.reshape(shape).sum(1)
     mean = jnp.where(number > 0, kept / jnp.maximum(number, 1), jnp.inf)
     scale = world.return_std if rules.returns.scale_rewards else 1.0
     return standard_deviation(mean) * scale
@@ -75,36 +75,23 @@ def q_returns(
 
     They are in units of the task's reward; the arguments are those of `q_uncertainty`.
     """
-    returns, sound = _returns(policy, value, world, rules, observations, actions, key)
-    return returns * (world.return_std if rules.returns.scale_rewards else 1.0), sound
+    found = _appraise(policy, value, world, rules, observations, actions, key)
+    scale = world.return_std if rules.returns.scale_rewards else 1.0
+    return found.returns * scale, found.sound
 
 
-class _Begun(NamedTuple):
-    """A first step with the given action, and what was imagined after it."""
+class _Appraised(NamedTuple):
+    """One trajectory per row that begins with the given action, in scaled units."""
 
-    reward: Float[Array, " n"]
-    local: Float[Array, " n"]
-    """Algorithm 1's local term of the first step."""
-    over: Bool[Array, " n"]
-    """Whether the first step was the last one."""
-    rest: Imagined | None
-    """None where one step is all that the rules allow."""
-
-    @property
-    def sound(self) -> Bool[Array, " n"]:
-        """Whether the trajectory kept its course."""
-        first = jnp.isfinite(self.local) & jnp.isfinite(self.reward)
-        if self.rest is None:
-            return first
-        return first & (self.over | (self.rest.weight[0] > 0))
-
-    def then(self, later: Float[Array, " n"]) -> Float[Array, " n"]:
-        """What comes later, where anything does."""
-        return jnp.where(self.over, 0.0, later)
+    returns: Float[Array, " n"]
+    variance: Float[Array, " n"]
+    """D of the first step."""
+    sound: Bool[Array, " n"]
+    """Whether the trajectory kept its course."""
 
 
 @jit
-def _variance(
+def _appraise(
     policy: GaussianPolicy,
     value: MLP,
     world: World,
@@ -112,63 +99,34 @@ def _variance(
     states: Float[Array, "n o"],
     actions: Float[Array, "n a"],
     key: PRNGKeyArray,
-) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
-    """D of the first step of one trajectory per row, and whether it kept its course."""
-    begun = _begin(policy, value, world, rules, states, actions, key)
-    whole, gamma = begun.local, rules.returns.gamma
-    if begun.rest is not None:
-        later = propagate(begun.rest.local, gamma, begun.rest.continues)[0]
-        whole = whole + gamma**2 * begun.then(later)
-    return whole, begun.sound
-
-
-@jit
-def _returns(
-    policy: GaussianPolicy,
-    value: MLP,
-    world: World,
-    rules: Rules,
-    states: Float[Array, "n o"],
-    actions: Float[Array, "n a"],
-    key: PRNGKeyArray,
-) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
-    """The scaled return of one trajectory per row, and whether it kept its course."""
-    begun = _begin(policy, value, world, rules, states, actions, key)
-    whole, gamma = begun.reward, rules.returns.gamma
-    if begun.rest is not None:
-        later = discounted_sum(begun.rest.rewards, begun.rest.continues, gamma)[0]
-        whole = whole + gamma * begun.then(later)
-    return whole, begun.sound
-
-
-def _begin(
-    policy: GaussianPolicy,
-    value: MLP,
-    world: World,
-    rules: Rules,
-    states: Float[Array, "n o"],
-    actions: Float[Array, "n a"],
-    key: PRNGKeyArray,
-) -> _Begun:
+) -> _Appraised:
     member_key, rest_key = jax.random.split(key)
+    gamma = rules.returns.gamma
     following, raw = predict_step(world, rules, states, actions)
     rewards = scaled_reward(raw, world.return_std, rules.returns)
     ended = ends(world, rules, states, actions, following)
     values = predict(value, world.observation.normalise(following))
-    local = local_uncertainty(
-        rewards, jnp.where(ended, 0.0, values), rules.returns.gamma
-    )
+    returns = rewards.mean(0)
+    variance = local_uncertainty(rewards, jnp.where(ended, 0.0, values), gamma)
+    sound = jnp.isfinite(returns) & jnp.isfinite(variance)
+    if rules.horizon == 1:
+        return _Appraised(returns, variance, sound)
     chosen = jax.random.randint(member_key, (len(states),), 0, world.members)
     rows = jnp.arange(len(states))
-    rest = None
-    if rules.horizon > 1:
-        rest = imagine(
-            policy,
-            value,
-            world,
-            replace(rules, horizon=rules.horizon - 1),
-            following[chosen, rows],
-            jnp.full(world.members, 1.0 / world.members),
-            rest_key,
-        )
-    return _Begun(rewards.mean(0), local, ended[chosen, rows], rest)
+    rest = imagine(
+        policy,
+        value,
+        world,
+        replace(rules, horizon=rules.horizon - 1),
+        following[chosen, rows],
+        jnp.full(world.members, 1.0 / world.members),
+        rest_key,
+    )
+    over = ended[chosen, rows]
+    later = discounted_sum(rest.rewards, rest.continues, gamma)[0]
+    spread = propagate(rest.local, gamma, rest.continues)[0]
+    return _Appraised(
+        returns + gamma * jnp.where(over, 0.0, later),
+        variance + gamma**2 * jnp.where(over, 0.0, spread),
+        sound & (over | (rest.weight[0] > 0)),
+    )
