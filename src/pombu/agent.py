@@ -64,7 +64,8 @@ class Agent:
             preset: where values come from that are not given; see `pombu presets`.
             seed: the same seed gives the same run.
             config: a whole config instead of a preset's.
-            data: logged transitions to learn from first; see `pombu.data.logged`.
+            data: logged transitions, or another run's folder, to learn from first; see
+                `pombu.data.logged`.
             **changes: fields of the config to change, such as `alpha=0.75`.
         """
         environment = config_of("HalfCheetah" if env is None else env)

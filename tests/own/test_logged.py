@@ -123,3 +123,24 @@ class Stubborn:
 def test_algorithms_that_collect_themselves_say_so(episodes: list[Episode]) -> None:
     with pytest.raises(UsageError, match="stubborn cannot start from logged data"):
         begin_from(Stubborn(), 0, episodes)
+
+
+def test_another_run_s_episodes_are_data(tmp_path: Path, capsys: Any) -> None:
+    flags = ["train", "--env", "Point2D", "--preset", "smoke", "--total-steps", "60"]
+    assert main([*flags, "--out", str(tmp_path / "old")]) == 0
+    old = tmp_path / "old"
+    task = load("Point2D")
+    whole = read_logged(old, task)
+    assert sum(map(len, whole)) == 60
+    first = sorted((old / "episodes").glob("*.safetensors"))[0]
+    assert same(read_logged(first, task), whole)
+    assert main([*flags, "--data", str(old), "--out", str(tmp_path / "new")]) == 0
+    capsys.readouterr()
+    for bad, said in [
+        (tmp_path, "has no real episodes"),
+        (old / "checkpoints" / "000001" / "state.safetensors", "cannot be read"),
+    ]:
+        with pytest.raises(UsageError, match=said):
+            read_logged(bad, task)
+    with pytest.raises(UsageError, match="episodes of the same task"):
+        read_logged(old, load("Point3D"))

@@ -63,7 +63,8 @@ class Command(Generic[C]):
     """Whether Ant observes its y position, as in the paper; the published code's Ant
     does not."""
     data: Path | None = None
-    """Logged transitions (.npz) to learn from before the first real step."""
+    """Logged transitions (.npz), or another run's folder, to learn from before the
+    first real step."""
     check: bool = True
     """Look at an environment that is not pombu's for a moment before training in it."""
     checkpoint_every: int = 1

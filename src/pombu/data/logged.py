@@ -1,4 +1,8 @@
-"""Real transitions that something else has logged, as one .npz file.
+"""Real transitions from elsewhere: another run's, or logged by something else.
+
+Of pombu's own, a run folder gives all its real episodes, and a file of its `episodes`
+folder those within: also `kept-*`, the last ones of a run that could not go on.
+Everything else is one .npz file.
 
 The arrays have Minari's names, with the episodes end to end:
 
@@ -17,9 +21,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError
 
 from pombu.envs import Episode, Task
 from pombu.errors import UsageError
+from pombu.training.checkpoint import EPISODES
+from pombu.training.episodes import from_bytes
 
 NEEDED = ("observations", "actions", "rewards", "terminations", "truncations")
 
@@ -42,11 +49,13 @@ def write_logged(path: str | Path, episodes: Sequence[Episode]) -> None:
 
 
 def read_logged(path: str | Path, task: Task) -> list[Episode]:
-    """The episodes in a file, for a task.
+    """The episodes in a file or a run folder, for a task.
 
     Raises:
-        UsageError: The file is not such a file, or does not fit the task.
+        UsageError: There are none, or they do not fit the task.
     """
+    if Path(path).is_dir() or Path(path).suffix == ".safetensors":
+        return _own(Path(path), task)
     arrays = _read(Path(path))
     missing = [name for name in NEEDED if name not in arrays]
     if missing:
@@ -75,6 +84,31 @@ def read_logged(path: str | Path, task: Task) -> list[Episode]:
         following = _rows(path, arrays, "next_observations", task.observation_dim)
         return _from_transitions(path, rows, following, terminated, over)
     return _from_episodes(path, rows, terminated, over)
+
+
+def _own(path: Path, task: Task) -> list[Episode]:
+    """What pombu itself has written."""
+    folder = path / EPISODES if (path / EPISODES).is_dir() else path
+    files = sorted(folder.glob("*.safetensors")) if path.is_dir() else [path]
+    episodes: list[Episode] = []
+    for file in files:
+        try:
+            episodes += from_bytes(file.read_bytes())
+        except (OSError, KeyError, ValueError, SafetensorError) as error:
+            raise UsageError(
+                f"{file} cannot be read ({type(error).__name__}): give a run folder, a "
+                "file of its episodes, or an .npz file."
+            ) from None
+    if not episodes:
+        raise UsageError(f"{path} has no real episodes: give a run that has some.")
+    widths = {(e.observations.shape[1], e.actions.shape[1]) for e in episodes}
+    if widths != {(task.observation_dim, task.action_dim)}:
+        raise UsageError(
+            f"{path} has observations and actions of sizes {sorted(widths)}, and "
+            f"{task.config.id} has {(task.observation_dim, task.action_dim)}: give "
+            "episodes of the same task."
+        )
+    return episodes
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
