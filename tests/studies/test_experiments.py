@@ -105,7 +105,7 @@ def test_steps_and_seeds_can_be_asked_for(runs: Path, tmp_path: Path) -> None:
 def test_nothing_to_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["reproduce", "figure-3", "--no-train", "--runs", str(tmp_path / "no")]
     assert main([*command, "--out", str(tmp_path)]) == 2
-    assert "there is no run to draw" in capsys.readouterr().err
+    assert "figure-3 has no run to draw" in capsys.readouterr().err
     assert main([*command, "--from", "nowhere", "--out", str(tmp_path)]) == 2
     assert "nowhere is no folder" in capsys.readouterr().err
 

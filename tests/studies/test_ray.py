@@ -75,7 +75,7 @@ def test_a_worker_reports_why_a_run_failed(tmp_path: Path) -> None:
     create(tmp_path / job.name, job.spec())
     parcel, _ = pack(tmp_path / job.name, {})
     before = os.sched_getaffinity(0)
-    begun, ended = train_remotely(job.name, parcel, 1, None)
+    begun, ended = train_remotely(job.name, parcel, 1, 0.0, None)
     assert begun.ending is None
     assert begun.pid == os.getpid()
     assert ended.ending == "failed"
