@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,17 +108,16 @@ def override(config: Any, job: Job) -> Any:
     return config
 
 
-def require_trusted(jobs: Iterable[Job], trusted: Iterable[str]) -> None:
+def require_trusted(tasks: Iterable[str], trusted: Collection[str]) -> None:
     """Refuse code outside pombu that the user has not named.
 
     A file must not be able to run code, so `module:factory` is followed only if the
     user repeats it.
     """
-    for job in jobs:
-        if ":" in job.task and job.task not in trusted:
+    for task in tasks:
+        if ":" in task and task not in trusted:
             raise UsageError(
-                f"{job.task} is code outside pombu: if you trust it, add --trust "
-                f"{job.task}."
+                f"{task} is code outside pombu: if you trust it, add --trust {task}."
             )
 
 

@@ -131,7 +131,7 @@ class _Reader:
             if key not in content:
                 raise UsageError(f"{self.path} has no key {key}: add {key} = [...].")
         study = Study(**{k: self.value(k, v) for k, v in content.items()})
-        require_trusted(study.jobs(), self.trusted)
+        require_trusted(study.tasks, self.trusted)
         self.try_out(study)
         return study
 
