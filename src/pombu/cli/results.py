@@ -50,5 +50,6 @@ class Command:
         if self.json:
             print(json.dumps({"page": str(page), "runs": [str(run) for run in kept]}))
         else:
-            print(f"The page is {page}; it speaks of {len(kept)} runs.")
+            runs = "a run" if len(kept) == 1 else f"{len(kept)} runs"
+            print(f"The page is {page}; it speaks of {runs}.")
         return 0
