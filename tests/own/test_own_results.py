@@ -81,10 +81,12 @@ def test_the_paper_s_numbers_stand_beside_its_tasks(
         str(make_run(Path("d"), "slbo", "Ant", horizon=1000, alive_bonus=1.0)),
     ]
     Path("results/all").mkdir(parents=True)
-    Path("results/all/remarks.md").write_text("Made by hand.\n")
+    Path("results/all/remarks.md").write_text(
+        "Made by hand: [film](film.gif), [more](../other), [far](https://far.away/x).\n"
+    )
     assert main(["results", "--out", "results/all", *runs]) == 0
     page = Path("results/all.md").read_text()
-    assert "Made by hand." in page
+    assert "[film](all/film.gif), [more](other), [far](https://far.away/x)" in page
     sections = {text.split("\n")[0]: text for text in page.split("\n## ")[1:]}
     assert "| 449 ± 226 | 8e+07 | 10.17 |" in sections["HalfCheetah"]
     assert "Target: 852, the paper's POMBU at 200k" in sections["HalfCheetah"]

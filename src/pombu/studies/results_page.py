@@ -6,6 +6,8 @@ alone. There is a section for every task, horizon and observation noise.
 """
 
 import json
+import posixpath
+import re
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -76,12 +78,12 @@ def keep(runs: Sequence[Path], folder: Path) -> list[Path]:
 def write_page(folder: Path, title: str, command: str) -> Path:
     """Draw the kept runs, task by task, and write the page beside the folder."""
     curves = read_curves(_kept(folder))
-    remarks = folder / REMARKS
+    remarks = _remarks(folder)
     lines = [
         f"# {title}",
         "",
         f"Written by `{command}` from the files in [{folder.name}/]({folder.name}/).",
-        *(["", remarks.read_text().strip()] if remarks.exists() else []),
+        *(["", remarks] if remarks else []),
         "",
         "A policy is evaluated after every iteration. `return` and `deterministic` "
         "are means of the last three evaluations, with and without its noise; "
@@ -97,6 +99,18 @@ def write_page(folder: Path, title: str, command: str) -> Path:
     page = folder.with_suffix(".md")
     page.write_text("\n".join(lines) + "\n")
     return page
+
+
+def _remarks(folder: Path) -> str:
+    """The remarks, with links that lead to the same places from beside the folder."""
+    path = folder / REMARKS
+    if not path.exists():
+        return ""
+
+    def moved(link: re.Match[str]) -> str:
+        return f"]({posixpath.normpath(f'{folder.name}/{link[1]}')})"
+
+    return re.sub(r"\]\((?![a-z]+:|[#/])([^)\s]+)\)", moved, path.read_text().strip())
 
 
 def _section(name: str, curves: list[Curve]) -> Section:
