@@ -38,6 +38,7 @@ def chromium() -> str:
     if found is None:
         if os.environ.get("POMBU_REQUIRE_BROWSER"):
             pytest.fail("POMBU_REQUIRE_BROWSER is set and no Chromium is on the PATH")
+        # A browser is no Python package, so the project's own files cannot install it.
         pytest.skip("no Chromium on the PATH")
     return found
 

@@ -21,7 +21,8 @@ def load_policy(path: str) -> Callable[[Any], np.ndarray]:
     def act(observation: Any) -> np.ndarray:
         x = np.asarray(observation, np.float32)
         if x.shape[-1:] != p["observation_mean"].shape:
-            x = x.reshape(-1, len(p["observation_mean"])).squeeze(0)
+            x = x.reshape(-1, len(p["observation_mean"]))
+            x = x[0] if len(x) == 1 else x
         x = (x - p["observation_mean"]) / p["observation_std"]
         for i in range(depth - 1):
             x = np.tanh(x @ p[f"weight_{i}"] + p[f"bias_{i}"])

@@ -73,6 +73,5 @@ class Workers:
 
 def ready(result: Result) -> Result:
     """Wait for the arrays in the thread that asked for them, so that cores overlap."""
-    # JAX leaves this function without types.
-    jax.block_until_ready(result)  # type: ignore[no-untyped-call]
+    jax.block_until_ready(result)
     return result

@@ -53,9 +53,9 @@ class MisshapenReward:
         return 1.0 - next_obs**2
 
 
-def _with(contract: Any) -> gymnasium.Env[Any, Any]:
-    env = corridor()
-    env.contract = contract  # type: ignore[attr-defined]
+def _with(contract: Any) -> Any:
+    env: Any = corridor()
+    env.contract = contract
     return env
 
 

@@ -1,6 +1,8 @@
 """Ask and tell: an agent that never touches the environment."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,13 +12,13 @@ import pytest
 from pombu import POMBU, SLBO, Episode, UsageError
 
 
-def episode_of(act: object, seed: int) -> Episode:
+def episode_of(act: Callable[[Any], Any], seed: int) -> Episode:
     """What a robot's own loop would do."""
     env = probes.corridor()
     observation, _ = env.reset(seed=seed)
     observations, actions, rewards, over = [observation], [], [], False
     while not over:
-        action = act(observation)  # type: ignore[operator]
+        action = act(observation)
         observation, reward, terminated, truncated, _ = env.step(action)
         observations.append(observation)
         actions.append(action)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pombu.studies.experiments import Panel
+from pombu.studies.experiments import Panel, Profile
 from pombu.studies.jobs import Job
 from pombu.studies.reproductions import find
 from pombu.training.run import create
@@ -29,11 +29,11 @@ COLUMNS = (
 )
 
 
-def panels_of(name: str, profile: str = "fast") -> list[Panel]:
+def panels_of(name: str, profile: Profile = "fast") -> list[Panel]:
     """The panels of an item."""
     item = find(name).item
     assert item is not None
-    return list(item.panels(profile))  # type: ignore[arg-type]
+    return list(item.panels(profile))
 
 
 def write_runs(panels: Iterable[Panel], folder: Path) -> None:

@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,8 @@ from pombu.studies.study import run_study
 from pombu.training.metrics import deterministic, read_rows
 from pombu.training.run import create
 
-# Not imported here: Ray reads its authentication mode at that moment.
+# Ray is an extra. It is not imported here, because it reads its authentication mode at
+# that moment.
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
 
@@ -111,7 +113,7 @@ class Killer:
     """Watches a study, and kills a worker once its run is under way."""
 
     def __init__(self) -> None:
-        self.backend: object = None
+        self.backend: Any = None
         self.killed: list[int] = []
         self.words: list[str] = []
 
@@ -119,7 +121,7 @@ class Killer:
         for run in runs:
             under_way = run.state == "running" and 0 < run.real_steps < run.total_steps
             if under_way and not self.killed:
-                pids = self.backend.pids  # type: ignore[attr-defined]
+                pids = self.backend.pids
                 pid = next(pid for path, pid in pids.items() if path.name == run.name)
                 os.kill(pid, signal.SIGKILL)
                 self.killed.append(pid)

@@ -33,9 +33,8 @@ class Command:
 
         from pombu.benchmarks import suite
 
-        # A program compiled by an earlier run would hide the time that it takes. (JAX
-        # leaves this function without types.)
-        jax.config.update("jax_enable_compilation_cache", False)  # type: ignore[no-untyped-call]
+        # A program compiled by an earlier run would hide the time that it takes.
+        jax.config.update("jax_enable_compilation_cache", False)
         figures = suite.run(suite.QUICK if self.quick else suite.FULL, say)
         if self.json:
             print(json.dumps(figures))

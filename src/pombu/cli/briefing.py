@@ -71,11 +71,11 @@ def _model(task: Task, config: Any, report: Report) -> list[str]:
 
 def _steps(task: Task, config: Any) -> str:
     """What an iteration costs in the real environment."""
-    learned_from = max(config.trajectories * task.horizon, 1)
+    most = config.trajectories * task.horizon
     least = getattr(config, "least_steps", 0)
     episodes = 2 * config.evaluation_episodes
     return (
-        f"  an iteration: {'at least' if least else 'up to'} {least or learned_from:,} "
+        f"  an iteration: {'at least' if least else 'up to'} {least or most:,} "
         f"real steps to learn from, and {episodes} more episodes to measure the policy "
         "with and without its noise, which are not counted "
         "(`--evaluation-episodes`)."

@@ -14,7 +14,7 @@ from pombu.cli.briefing import brief
 from pombu.cli.training import announce, finish, watchers
 from pombu.config.budget import budget
 from pombu.data import read_logged
-from pombu.envs import EnvConfig, load, resolve
+from pombu.envs import EnvConfig, load, resolve, short_name
 from pombu.errors import UsageError
 from pombu.training import config_file
 from pombu.training.loop import learn
@@ -125,7 +125,7 @@ class Command(Generic[C]):
         return dataclasses.replace(env, id=resolve(env.id), **changes)
 
     def _folder(self, env: EnvConfig) -> Path:
-        task = env.id.removeprefix("pombu/").removesuffix("-v0")
+        task = short_name(env.id)
         safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in task)
         return Path("runs") / f"{safe}-{self.algo}-{self.preset}-seed{self.seed}"
 

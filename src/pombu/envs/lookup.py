@@ -24,6 +24,11 @@ def find_entry(name: str) -> Entry | None:
     return None
 
 
+def short_name(name: str) -> str:
+    """A full name for labels and folders, without what names have in common."""
+    return name.removeprefix("pombu/").removesuffix("-v0")
+
+
 def resolve(name: str) -> str:
     """The full name of an environment: a Gymnasium id or `module:factory`."""
     entry = find_entry(name)

@@ -144,7 +144,7 @@ class OneByOne:
             except Exception as error:
                 fault = fault or f"raised {type(error).__name__}: {error}"
                 continue
-            if any(np.ndim(one) for one in rest):
+            if any(map(np.ndim, rest)):
                 reward, terminated, truncated = map(np.shape, rest)
                 fault = fault or (
                     f"gave a reward of shape {reward} and flags of shapes "

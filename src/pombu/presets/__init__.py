@@ -10,7 +10,7 @@ import importlib
 from dataclasses import replace
 from typing import Any
 
-from pombu.envs import CATALOGUE, EnvConfig, Task, load, resolve
+from pombu.envs import CATALOGUE, EnvConfig, Task, load, resolve, short_name
 from pombu.errors import UsageError
 
 _NAMES = ("paper", "fast", "smoke")
@@ -43,7 +43,7 @@ def preset(algorithm: str, name: str, env: str, horizon: int | None = None) -> A
     environment = EnvConfig(id=full, horizon=horizon)
     values = getattr(module, name)
     if any(entry.id == full for entry in CATALOGUE):
-        task = full.removeprefix("pombu/").removesuffix("-v0")
+        task = short_name(full)
         return replace(values(task, horizon), env=environment)
     own = load(environment)
     return replace(learn_the_unknown(values(full, own.horizon), own), env=environment)

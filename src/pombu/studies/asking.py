@@ -5,6 +5,8 @@ from typing import Any
 
 from pombu import presets
 from pombu.algorithms.registry import defaults
+from pombu.envs import short_name
+from pombu.envs.lookup import find_entry
 from pombu.training.config_file import flat, to_json
 from pombu.training.run import RunSpec
 
@@ -16,7 +18,8 @@ def command_for(spec: RunSpec) -> str:
     is code outside pombu is not made for this, and none of its options are named.
     """
     env = spec.config["env"]
-    words = ["pombu", "train", "--algo", spec.algorithm, "--env", _short(env["id"])]
+    name = short_name(env["id"]) if find_entry(env["id"]) else env["id"]
+    words = ["pombu", "train", "--algo", spec.algorithm, "--env", name]
     words += ["--preset", spec.preset, "--seed", str(spec.seed)]
     words += ["--total-steps", str(spec.total_steps)]
     for name in ("horizon", "observation_noise", "alive_bonus"):
@@ -49,7 +52,3 @@ def _flag(name: str, value: Any) -> list[str]:
     if isinstance(value, list | tuple):
         return [f"--{name}", *map(str, value)]
     return [f"--{name}", str(value)]
-
-
-def _short(name: str) -> str:
-    return name.removeprefix("pombu/").removesuffix("-v0") if "pombu/" in name else name

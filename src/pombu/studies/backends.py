@@ -12,6 +12,7 @@ from typing import Literal, Protocol, runtime_checkable
 from pombu.errors import UsageError
 from pombu.studies import cores
 from pombu.studies.worker import FAILURE, INTERRUPTED, LOG, note_failure
+from pombu.training.provenance import usable_cores
 
 Ending = Literal["finished", "interrupted", "failed"]
 
@@ -48,7 +49,7 @@ class LocalBackend:
 
     def __init__(self, workers: int | None = None, cores_per_run: int = 1) -> None:
         """Run `workers` side by side; None is as many as the cores allow."""
-        have = cores.count()
+        have = usable_cores()
         if cores_per_run < 1 or (workers is not None and workers < 1):
             raise UsageError(
                 f"workers is {workers} and cores-per-run is {cores_per_run}: give at "

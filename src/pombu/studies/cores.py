@@ -22,11 +22,6 @@ def available() -> list[int]:
     return []
 
 
-def count() -> int:
-    """How many cores this process may use."""
-    return len(available()) or os.cpu_count() or 1
-
-
 @contextlib.contextmanager
 def claimed(number: int) -> Iterator[tuple[int, ...]]:
     """Pin this process to cores that no other run of this user's has claimed.

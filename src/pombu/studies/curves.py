@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pombu.envs import short_name
 from pombu.errors import UsageError
 from pombu.training.metrics import Row, read_rows
 from pombu.training.run import Run, open_run
@@ -24,8 +25,7 @@ class Curve:
     @property
     def task(self) -> str:
         """The task's short name."""
-        name = str(self.run.spec.config["env"]["id"])
-        return name.removeprefix("pombu/").removesuffix("-v0")
+        return short_name(str(self.run.spec.config["env"]["id"]))
 
     @property
     def label(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from pombu import presets
 from pombu.algorithms.registry import find, options
 from pombu.config.budget import budget
-from pombu.envs import EnvConfig, load, resolve
+from pombu.envs import EnvConfig, load, resolve, short_name
 from pombu.errors import UsageError
 from pombu.training import config_file
 from pombu.training.config_file import flat
@@ -48,7 +48,7 @@ class Job:
     @property
     def name(self) -> str:
         """The run folder's name: the same job always has the same."""
-        task = resolve(self.task).removeprefix("pombu/").removesuffix("-v0")
+        task = short_name(resolve(self.task))
         parts = [task, self.algorithm, self.preset]
         if self.horizon is not None:
             parts.append(f"h{self.horizon}")

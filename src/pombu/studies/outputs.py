@@ -1,6 +1,5 @@
 """What an item of the paper leaves behind: pictures, data, settings and a line."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from pombu.studies import artifacts
 from pombu.studies.drawing import best_mean, spread
 from pombu.studies.experiments import Item, Panel, Profile
 from pombu.studies.gathering import Group, Request, Results, departed
-from pombu.studies.results_page import KEPT
+from pombu.studies.results_page import keep_files
 from pombu.studies.statistics import (
     interval,
     iqm,
@@ -147,8 +146,7 @@ def ours(group: Group) -> tuple[float, float]:
 
 def hours(group: Group) -> float:
     """Wall-clock hours of a run, on average."""
-    spent = [np.nansum(curve.column("iteration_seconds")) for curve in group.curves]
-    return float(np.mean(spent)) / 3600
+    return float(np.mean([curve.hours for curve in group.curves]))
 
 
 def imagined_steps(group: Group) -> float:
@@ -187,13 +185,7 @@ def keep_runs(results: Results, folder: Path) -> None:
     """Copy what a run leaves for others to check; the item can be drawn from it."""
     for group in results.groups:
         for job, curve in _with_jobs(group):
-            kept = folder / job
-            if kept.resolve() == curve.run.path.resolve():
-                continue
-            kept.mkdir(parents=True, exist_ok=True)
-            for name in KEPT:
-                if (curve.run.path / name).exists():
-                    shutil.copyfile(curve.run.path / name, kept / name)
+            keep_files(curve, folder / job)
 
 
 def _with_jobs(group: Group) -> list[tuple[str, Any]]:

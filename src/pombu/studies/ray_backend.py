@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pombu.errors import RunError, UsageError
-from pombu.studies import cores
 from pombu.studies.backends import Ending
 from pombu.studies.parcels import pack, unpack
 from pombu.studies.ray_worker import Report, train_remotely
 from pombu.studies.worker import note_failure, put_into_words
+from pombu.training.provenance import usable_cores
 
 if TYPE_CHECKING:
     from pombu.studies.places import Place
@@ -122,7 +122,7 @@ class RayBackend:
             "log_to_driver": False,
         }
         if place.address is None:
-            number = (place.workers or 0) * place.cores_per_run or cores.count()
+            number = (place.workers or 0) * place.cores_per_run or usable_cores()
             options |= {"num_cpus": number, "include_dashboard": False}
         try:
             self._ray.init(address=place.address or "local", **options)

@@ -18,17 +18,30 @@ Numbers = dict[str, Any]
 def reproduce_one(
     found: Reproduction, request: Request, watcher: Watcher
 ) -> tuple[Numbers, list[str]]:
-    """Do one experiment; gives its numbers, and what is missing of it."""
-    if found.item is None:
-        return _whole(found, request), []
-    results = gather(panels_of(found.item, request), request, watcher)
-    if not results.any:
+    """Do one experiment; gives its numbers, and what is missing of it.
+
+    Raises:
+        UsageError: There is no run to draw.
+    """
+    numbers, missing = _do(found, request, watcher)
+    if numbers is None:
         hint = "see why its runs failed" if request.train else "leave --no-train out"
         raise UsageError(
             f"{found.name} has no run to draw: name some with --from, or {hint}."
         )
-    numbers = write_item(found.name, found.item, results, request)
-    return numbers, results.missing
+    return numbers, missing
+
+
+def _do(
+    found: Reproduction, request: Request, watcher: Watcher
+) -> tuple[Numbers | None, list[str]]:
+    """An experiment's numbers, None where it has no run; and what is missing."""
+    if found.item is None:
+        return _whole(found, request), []
+    results = gather(panels_of(found.item, request), request, watcher)
+    if not results.any:
+        return None, results.missing
+    return write_item(found.name, found.item, results, request), results.missing
 
 
 def reproduce_all(request: Request, watcher: Watcher) -> tuple[Numbers, list[str]]:
@@ -45,15 +58,12 @@ def reproduce_all(request: Request, watcher: Watcher) -> tuple[Numbers, list[str
         out = request.out / found.name
         out.mkdir(parents=True, exist_ok=True)
         _share_dataset(request.out, out)
-        one = replace(drawing, out=out)
-        if found.item is not None:
-            nothing = gather(panels_of(found.item, one), one, watcher)
-            if not nothing.any:
-                watcher.say(f"{found.name} has no run yet, and is left out")
-                missing += [f"{found.name}: {what}" for what in nothing.missing]
-                continue
-        numbers[found.name], lacking = reproduce_one(found, one, watcher)
+        own, lacking = _do(found, replace(drawing, out=out), watcher)
         missing += [f"{found.name}: {what}" for what in lacking]
+        if own is None:
+            watcher.say(f"{found.name} has no run yet, and is left out")
+        else:
+            numbers[found.name] = own
     overview = find("overview")
     assert overview.reproduce is not None
     overview.reproduce(request.profile, request.out)

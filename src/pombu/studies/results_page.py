@@ -62,17 +62,23 @@ def keep(runs: Sequence[Path], folder: Path) -> list[Path]:
         spec = curve.run.spec
         name = f"{spec.algorithm}-{spec.preset}-{_reward(curve)}seed{spec.seed}"
         kept = folder / _setting(curve) / name
-        if kept.resolve() == curve.run.path.resolve():
-            continue
         if (kept / CONFIG).exists():
             _require_progress(kept, curve)
-        kept.mkdir(parents=True, exist_ok=True)
-        for file in KEPT:
-            (kept / file).unlink(missing_ok=True)
-            if (curve.run.path / file).exists():
-                shutil.copyfile(curve.run.path / file, kept / file)
-        write_json(kept / VERSIONS, _versions(curve))
+        keep_files(curve, kept)
     return _kept(folder)
+
+
+def keep_files(curve: Curve, kept: Path) -> None:
+    """Copy what a run leaves for others to check."""
+    if kept.resolve() == curve.run.path.resolve():
+        return
+    kept.mkdir(parents=True, exist_ok=True)
+    for file in KEPT:
+        (kept / file).unlink(missing_ok=True)
+        if (curve.run.path / file).exists():
+            shutil.copyfile(curve.run.path / file, kept / file)
+    if (kept / VERSIONS).exists():
+        write_json(kept / VERSIONS, _versions(curve))
 
 
 def write_page(folder: Path, title: str, command: str) -> Path:

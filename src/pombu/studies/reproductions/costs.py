@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from pombu.envs import CATALOGUE
 from pombu.studies import artifacts
 from pombu.studies.curves import Curve
@@ -129,7 +127,7 @@ def measure(curve: Curve) -> Measured:
         horizon=int(spec.config["env"].get("horizon") or _own_horizon(curve.task)),
         real_steps=int(curve.rows[-1]["real_steps"]),
         imagined_steps=int(curve.rows[-1].get("imagined_steps", 0)),
-        hours=float(np.nansum(curve.column("iteration_seconds"))) / 3600,
+        hours=curve.hours,
         cores=_cores(starts[-1]) if starts else 1,
     )
 
