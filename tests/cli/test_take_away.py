@@ -27,6 +27,9 @@ def test_an_exported_policy_acts_like_the_agent(run: Path, tmp_path: Path) -> No
     actions, _ = POMBU.load(run).predict(observations)
     np.testing.assert_allclose(act(observations), actions, atol=1e-6)
     np.testing.assert_allclose(act(observations[0]), actions[0], atol=1e-6)
+    pictures = observations.reshape(50, 1, 2, 1)  # not flat: of any shape
+    np.testing.assert_allclose(act(pictures), actions, atol=1e-6)
+    np.testing.assert_allclose(act(pictures[0]), actions[0], atol=1e-6)
 
 
 def test_export_overwrites_nothing(run: Path, tmp_path: Path) -> None:

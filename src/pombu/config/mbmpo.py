@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from pombu.config.parts import (
+    Growing,
     ImaginationConfig,
     ModelConfig,
     PlainReturnConfig,
@@ -16,7 +17,7 @@ from pombu.errors import UsageError
 
 
 @dataclass(frozen=True)
-class MBMPOConfig:
+class MBMPOConfig(Growing):
     """Model-Based Meta-Policy Optimization (Clavera et al., 2018).
 
     Defaults are the published ones, at H=200.
@@ -94,7 +95,3 @@ class MBMPOConfig:
     def tasks(self) -> int:
         """Worlds to adapt to: every member, as often as configured."""
         return self.model.members * self.tasks_per_member
-
-    def rows(self, horizon: int) -> int:
-        """Real transitions to make room for."""
-        return self.capacity or self.iterations * self.trajectories * horizon

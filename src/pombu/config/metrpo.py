@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from pombu.config.parts import (
     Draw,
+    Growing,
     ImaginationConfig,
     ModelConfig,
     PlainReturnConfig,
@@ -37,7 +38,7 @@ class StopRuleConfig:
 
 
 @dataclass(frozen=True)
-class METRPOConfig:
+class METRPOConfig(Growing):
     """Model-Ensemble Trust-Region Policy Optimization (Kurutach et al., 2018).
 
     Defaults are those behind the published HalfCheetah numbers, at H=200.
@@ -108,7 +109,3 @@ class METRPOConfig:
                 "stop_rule.use asks the ensemble's members, and model.kind = simulator "
                 "has none: leave one of them out."
             )
-
-    def rows(self, horizon: int) -> int:
-        """Real transitions to make room for."""
-        return self.capacity or self.iterations * self.trajectories * horizon

@@ -15,6 +15,18 @@ Draw = Literal["trajectory", "batch"]
 whole batch, which leaves the other members uncomputed."""
 
 
+class Growing:
+    """A config whose real transitions are all kept, however many come."""
+
+    capacity: int
+    iterations: int
+    trajectories: int
+
+    def rows(self, horizon: int) -> int:
+        """Real transitions to make room for."""
+        return self.capacity or self.iterations * self.trajectories * horizon
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """The learned world and its fit."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pombu.config.parts import Precision, ValueConfig, at_least, within
+from pombu.config.parts import Growing, Precision, ValueConfig, at_least, within
 from pombu.envs import EnvConfig
 from pombu.errors import UsageError
 
@@ -94,7 +94,7 @@ class PlannerConfig:
 
 
 @dataclass(frozen=True)
-class PETSConfig:
+class PETSConfig(Growing):
     """Probabilistic Ensembles with Trajectory Sampling (Chua et al., 2018).
 
     Defaults are the published ones. With kappa above 0 it is PETS-U, which avoids
@@ -152,7 +152,3 @@ class PETSConfig:
                 f"value.minibatch is {self.value.minibatch}, larger than value_samples "
                 f"= {self.value_samples}: lower it."
             )
-
-    def rows(self, horizon: int) -> int:
-        """Real transitions to make room for."""
-        return self.capacity or self.iterations * self.trajectories * horizon

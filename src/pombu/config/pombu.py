@@ -5,6 +5,7 @@ from typing import SupportsFloat
 
 from pombu.config.parts import (
     ExplorationConfig,
+    Growing,
     ImaginationConfig,
     ModelConfig,
     PolicyConfig,
@@ -23,7 +24,7 @@ ALPHA_FLOOR = 0.01
 
 
 @dataclass(frozen=True)
-class POMBUConfig:
+class POMBUConfig(Growing):
     """Policy Optimization with Model-Based Uncertainty (Algorithm 2)."""
 
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -85,10 +86,6 @@ class POMBUConfig:
         if float(kl) > 2 * self.minimum_kl:
             return min(alpha * ALPHA_FACTOR, self.alpha)
         return alpha
-
-    def rows(self, horizon: int) -> int:
-        """Real transitions to make room for."""
-        return self.capacity or self.iterations * self.trajectories * horizon
 
     def require_full_minibatches(self, horizon: int) -> None:
         """Refuse minibatches that an imagined batch could not fill."""

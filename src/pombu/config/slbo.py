@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pombu.config.parts import (
+    Growing,
     ImaginationConfig,
     PlainReturnConfig,
     Precision,
@@ -61,7 +62,7 @@ class NoiseConfig:
 
 
 @dataclass(frozen=True)
-class SLBOConfig:
+class SLBOConfig(Growing):
     """Stochastic Lower Bound Optimization (Luo et al., 2019).
 
     Defaults are those behind the published HalfCheetah numbers, at H=200.
@@ -133,10 +134,6 @@ class SLBOConfig:
             at_least(name, getattr(self, name), 0)
         at_least("entropy_weight", self.entropy_weight, 0)
         require_world(self.imagination, self.returns)
-
-    def rows(self, horizon: int) -> int:
-        """Real transitions to make room for."""
-        return self.capacity or self.iterations * self.trajectories * horizon
 
     def require_full_minibatches(self, horizon: int) -> None:
         """Refuse minibatches that an imagined batch could not fill."""

@@ -7,14 +7,14 @@ along a leading axis K, so one batched matmul serves them all.
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-Precision = Literal["float32", "bfloat16"]
+from pombu.config import Precision
 
 _DIRECTION_STD = 0.05
 

@@ -17,8 +17,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from pombu.config import ModelConfig
-from pombu.models.ensemble import Ensemble, Precision, materialise, predict
+from pombu.config import ModelConfig, Precision
+from pombu.models.ensemble import Ensemble, materialise, predict
 from pombu.workers import Workers, jit
 
 STEPS_PER_CALL = 32

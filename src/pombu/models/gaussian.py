@@ -19,8 +19,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from pombu.config import GaussianModelConfig
-from pombu.models.ensemble import Layers, Precision, matmul
+from pombu.config import GaussianModelConfig, Precision
+from pombu.models.ensemble import Layers, matmul
 from pombu.models.fit import STEPS_PER_CALL, row_batches
 from pombu.workers import Workers, jit
 
