@@ -211,9 +211,11 @@ def refit(
     """
     if config.kind == "simulator":
         return ensemble, None
-    every = config.reinitialise_every
-    if every and iteration and iteration % every == 0:
-        ensemble = fresh_ensemble(keys.jax("ensemble"), task, config)
+    afresh = begin_afresh(config, iteration)
+    if afresh.any():
+        fresh = fresh_ensemble(keys.jax("ensemble"), task, config)
+        ensemble = _chosen(afresh, fresh, ensemble)
+    together = config.reinitialise_every and not config.reinitialise_in_turn
     return fit_world(
         ensemble,
         episodes,
@@ -221,9 +223,32 @@ def refit(
         config,
         capacity,
         keys.numpy("fit"),
-        iteration // every if every else 0,
+        iteration // config.reinitialise_every if together else 0,
         workers,
     )
+
+
+def begin_afresh(config: ModelConfig, iteration: int) -> np.ndarray:
+    """[K] which members start afresh in an iteration."""
+    every, members = config.reinitialise_every, np.arange(config.members)
+    if not every or not iteration:
+        return np.zeros(config.members, bool)
+    turn = members * every // config.members if config.reinitialise_in_turn else 0
+    return np.broadcast_to((iteration + turn) % every == 0, members.shape)
+
+
+def _chosen(where: np.ndarray, fresh: Ensemble, old: Ensemble) -> Ensemble:
+    """The fresh members where they are chosen, elsewhere the old ones.
+
+    Chosen on the host, where nothing is compiled.
+    """
+
+    def choose(new: Array, kept: Array) -> Array:
+        chosen = where.reshape(-1, *[1] * (new.ndim - 1))
+        return jax.device_put(np.where(chosen, new, kept))
+
+    chosen: Ensemble = jax.tree.map(choose, fresh, old)
+    return chosen
 
 
 def outputs(

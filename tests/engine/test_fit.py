@@ -8,12 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from reference import doubles, fit_member
 from tiny import same
 
 from pombu.config import ModelConfig
 from pombu.models import Ensemble, fit, init_ensemble, materialise, predict
 from pombu.workers import Workers
+from pombu.worlds import begin_afresh
 
 module = import_module("pombu.models.fit")
 
@@ -199,3 +202,19 @@ def test_episodes_too_short_to_split_are_learned_all_the_same() -> None:
     nothing = np.zeros((3, 20), bool)
     _, report = fit(start(), inputs, targets, nothing, CONFIG, 160, (0,), Workers(1))
     assert np.isfinite(report.validation_loss).all()
+
+
+@given(
+    members=st.integers(1, 7), every=st.integers(1, 12), iteration=st.integers(1, 40)
+)
+def test_in_turn_every_member_starts_afresh_once_per_period(
+    members: int, every: int, iteration: int
+) -> None:
+    config = ModelConfig(
+        members=members, reinitialise_every=every, reinitialise_in_turn=True
+    )
+    period = range(iteration, iteration + every)
+    starts = np.stack([begin_afresh(config, i) for i in period])
+    assert (starts.sum(0) == 1).all()
+    assert starts.sum(1).max() <= -(-members // every)
+    assert not begin_afresh(config, 0).any()

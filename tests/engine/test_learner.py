@@ -12,6 +12,7 @@ from pombu.algorithms.pombu import Learner
 from pombu.envs import load
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
+from pombu.worlds import begin_afresh
 
 COMPILED: list[str] = []
 
@@ -44,10 +45,12 @@ PAPER_NAMES = {
 }
 
 
-def test_nothing_recompiles_after_the_second_iteration() -> None:
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_nothing_recompiles_after_the_second_iteration(in_turn: bool) -> None:
     """Five more, during which the members start afresh once."""
     jax.clear_caches()  # or an earlier test might have compiled what the first needs
-    config = change(CONFIG, model__reinitialise_every=4, iterations=8)
+    afresh = {"model__reinitialise_every": 4, "model__reinitialise_in_turn": in_turn}
+    config = change(CONFIG, **afresh, iterations=8)
     learner = Learner(TASK, config)
     state, episodes = learner.init(0), EpisodeStore()
     counts = []
@@ -57,6 +60,21 @@ def test_nothing_recompiles_after_the_second_iteration() -> None:
         counts.append(len(COMPILED) - before)
     assert counts[0] > 0
     assert counts[2:] == [0] * 5
+
+
+def test_members_start_afresh_in_turn() -> None:
+    """Steps are too small to be seen, so that only fresh weights are new ones."""
+    turns = {"model__reinitialise_every": 3, "model__reinitialise_in_turn": True}
+    config = change(CONFIG, **turns, model__learning_rate=1e-30)
+    learner = Learner(TASK, config)
+    state, episodes = learner.init(0), EpisodeStore()
+    for iteration in range(5):
+        before = np.asarray(state.ensemble.layers[0].direction)
+        state, _ = learner.iterate(state, episodes, StageTimer())
+        after = np.asarray(state.ensemble.layers[0].direction)
+        changed = np.any(before != after, (1, 2))
+        assert changed.tolist() == begin_afresh(config.model, iteration).tolist()
+        assert changed.sum() == (1 if iteration else 0)
 
 
 @pytest.fixture(scope="module")

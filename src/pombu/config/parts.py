@@ -70,6 +70,9 @@ class ModelConfig:
     reinitialise_every: int = 10
     """Iterations after which the members start afresh with a new split (published
     code); 0 always keeps the previous weights."""
+    reinitialise_in_turn: bool = False
+    """Whether members start afresh one after the other, spread evenly over these
+    iterations, and keep their split; otherwise all at once (published code)."""
     precision: Precision = "float32"
     """Number format of the members' matrix products; sums are always float32."""
 

@@ -62,7 +62,7 @@ _LONG = {
 """Table 6 and the text around it: H = 1000."""
 
 _FALLS = ("Ant", "Walker2d")
-"""Tasks whose members begin afresh in every fit of `fast`."""
+"""Tasks in whose `fast` a member begins afresh in every fit."""
 
 _POINT = _Row(10, 20, 10, 200, 500, 20, (64, 64))
 """The paper trains no policy in the point tasks; the models are its Figure 1's."""

@@ -38,9 +38,9 @@ def fast_model(layers: int = 2, *, afresh: bool = False) -> ModelConfig:
     passes over little data make the members disagree; and in steps, so that a fit costs
     the same however much data there is.
 
-    Members that begin `afresh` in every fit, with twice the steps, cost twice as much.
     In a task where imagined trajectories soon fall or fly, a policy finds errors that
-    warm starts would carry on from fit to fit, and keeps to them.
+    warm starts would carry on from fit to fit, and keeps to them. There one of the
+    members begins `afresh` in each fit, and all take twice the steps.
     """
     return ModelConfig(
         hidden=(256,) * layers,
@@ -51,7 +51,8 @@ def fast_model(layers: int = 2, *, afresh: bool = False) -> ModelConfig:
         validate_every_steps=100,
         max_epochs=40,
         max_steps=2000 if afresh else 1000,
-        reinitialise_every=1 if afresh else 0,
+        reinitialise_every=5 if afresh else 0,
+        reinitialise_in_turn=afresh,
     )
 
 
