@@ -136,9 +136,9 @@ class Agent:
         begin = (self.state, self.episodes)
         shown = [display()] if progress_bar else []
         everyone = [_Remember(self), *shown, *callbacks]
+        self._explored = None
         result = learn(self.learner, self.seed, target, everyone, run, begin)
         self.state, self.episodes = result.state, result.episodes
-        self._explored = None
         return self
 
     def propose(self) -> Proposal:

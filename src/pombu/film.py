@@ -1,6 +1,7 @@
 """Filming a policy: frames of one real episode, as mp4 and as an animated preview."""
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,14 @@ def frames(
         ) from error
     key = jax.random.key(seed)
     try:
-        observation, _ = env.reset(seed=seed)
+        observation, _ = _asked(env.reset, seed=seed)
         pictures, total, step, over = [_picture(env)], 0.0, 0, False
         while not over:
             rows = np.asarray(observation, np.float32)[None]
             drawn = policy(rows, deterministic, jax.random.fold_in(key, step))
             boxed = task.action_box.to_box(np.asarray(drawn)[0])
             action = task.action_box.to_env(boxed)
-            observation, reward, terminated, truncated, _ = env.step(action)
+            observation, reward, terminated, truncated, _ = _asked(env.step, action)
             pictures.append(_picture(env))
             total += float(reward)
             step += 1
@@ -44,6 +45,17 @@ def frames(
         env.close()
     rate = int(env.metadata.get("render_fps") or 30)
     return pictures, total, rate
+
+
+def _asked(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """What the environment answers; its faults are not pombu's."""
+    try:
+        return method(*given, **named)
+    except Exception as error:
+        raise RunError(
+            f"The environment raised {in_one_line(error)} in {method.__name__}: it has "
+            "to be mended there."
+        ) from error
 
 
 def _picture(env: Any) -> np.ndarray:

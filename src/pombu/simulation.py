@@ -43,6 +43,7 @@ def simulate(
     horizon = task.horizon
     lengths = np.array([len(e.rewards) for e in episodes])
     ended = np.array([e.terminated for e in episodes])
+    cut = ~ended & (lengths < horizon)
 
     def padded(name: str) -> Float[np.ndarray, "H N ..."]:
         rows = [getattr(e, name)[:horizon] for e in episodes]
@@ -53,24 +54,27 @@ def simulate(
 
     step = np.arange(horizon)[:, None]
     weight = jnp.asarray(step < lengths, jnp.float32)
-    continues = jnp.asarray(
-        (step < lengths - 1) | ((step == lengths - 1) & ~ended), jnp.float32
-    )
+    last = step == lengths - 1
+    continues = jnp.asarray((step < lengths - 1) | (last & ~ended & ~cut), jnp.float32)
     actions = np.zeros((horizon, *drawn[0].shape), np.float32)
     actions[: len(drawn)] = np.stack(drawn)
     raw = jnp.asarray(padded("rewards"))
     states = normaliser.normalise(jnp.asarray(padded("observations")))
     final = normaliser.normalise(jnp.stack([e.observations[-1] for e in episodes]))
+    beyond = None if value is None else predict(value, final)[None]
+    rewards = scaled_reward(raw, jnp.float32(return_std), returns)
+    if beyond is not None and returns.bootstrap:  # as `imagine` does at a time limit
+        rewards = rewards + returns.gamma * beyond * jnp.asarray(last & cut)
     return Imagined(
         observations=states,
         actions=jnp.asarray(actions),
         log_probs=log_prob(policy, states, jnp.asarray(actions)),
-        rewards=scaled_reward(raw, jnp.float32(return_std), returns),
+        rewards=rewards,
         values=jnp.zeros_like(raw) if value is None else predict(value, states),
         local=jnp.zeros_like(raw),
         continues=continues,
         weight=weight,
         raw_rewards=raw,
         masked=jnp.zeros(()),
-        beyond=None if value is None else predict(value, final)[None],
+        beyond=beyond,
     )

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +24,7 @@ from pombu.metalearning import (
     meta_step,
     side_by_side,
 )
-from pombu.policies import GaussianPolicy, init_policy, log_prob, sample
+from pombu.policies import GaussianPolicy, init_policy, sample
 from pombu.presets import preset
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
@@ -171,10 +172,17 @@ def test_each_adapted_policy_collects() -> None:
     one, two = np.asarray(state.adapted.log_std)
     assert not np.array_equal(one, two)
     assert np.abs(one - np.asarray(state.policy.log_std)).max() < 0.1
-    observations = jnp.ones((1, 2))
-    alone = jax.tree.map(lambda x: x[0], state.adapted)
-    found = log_prob(alone, observations, jnp.zeros((1, 2)))
-    assert np.isfinite(float(found[0]))
+    # Two policies that always go up and always go down: their actions tell whose an
+    # episode is.
+    still = jax.tree.map(jnp.zeros_like, state.adapted)
+    signs = jnp.array([[0.5, 0.5], [-0.5, -0.5]])
+    still = eqx.tree_at(lambda p: p.mean.biases[-1], still, signs)
+    quiet = eqx.tree_at(lambda p: p.log_std, still, jnp.full((2, 2), -20.0))
+    store = EpisodeStore()
+    learner.iterate(eqx.tree_at(lambda s: s.adapted, state, quiet), store, StageTimer())
+    assert len(store) == 2
+    for episode, sign in zip(store, (1, -1), strict=True):
+        np.testing.assert_array_equal(np.sign(episode.actions), sign)
 
 
 def test_a_single_world_is_refused() -> None:

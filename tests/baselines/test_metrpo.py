@@ -135,14 +135,16 @@ def numbered(policy: GaussianPolicy, number: float) -> GaussianPolicy:
 
 
 @pytest.mark.parametrize(
-    ("script", "saved", "stopped_at"),
+    ("script", "saved", "stopped_at", "updates"),
     [
         # Better for all at 2, worse for one of three (33 % > 30 %) at 4 and at 6.
-        ([[0, 0, 0], [1, 1, 1], [2, 2, 0], [2, 2, 0]], 2.0, 6),
+        ([[0, 0, 0], [1, 1, 1], [2, 2, 0], [2, 2, 0]], 2.0, 6, 9),
         # Never better: the first policy comes back.
-        ([[0, 0, 0], [-1, 0, 0], [-1, -1, 9]], -1.0, 4),
+        ([[0, 0, 0], [-1, 0, 0], [-1, -1, 9]], -1.0, 4, 9),
         # Always better: no stop.
-        ([[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]], 6.0, None),
+        ([[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]], 6.0, None, 9),
+        # The last update is looked at although its turn has not come.
+        ([[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]], 5.0, None, 5),
     ],
 )
 def test_the_stop_rule_keeps_the_last_policy_that_most_members_liked(
@@ -150,11 +152,13 @@ def test_the_stop_rule_keeps_the_last_policy_that_most_members_liked(
     script: list[list[float]],
     saved: float,
     stopped_at: int | None,
+    updates: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rule = StopRuleConfig(use=True, every=2, starts=4, tolerance=0.3, patience=4)
     config = replace(
         preset("metrpo", "smoke", "Point2D", HORIZON),
+        updates=updates,
         stop_rule=rule,
         model=ModelConfig(members=3, hidden=(4,)),
     )
@@ -165,7 +169,7 @@ def test_the_stop_rule_keeps_the_last_policy_that_most_members_liked(
     policy = numbered(state.policy, -1.0)
     judge_ = _StopRule(learner, state, EpisodeStore(), Keys(0, 0), policy)
     stopped = None
-    for update in range(1, 7):
+    for update in range(1, min(updates, 6) + 1):
         if judge_.stops(numbered(policy, float(update)), update):
             stopped = update
             break

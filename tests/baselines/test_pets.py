@@ -23,7 +23,7 @@ from pombu.models import (
 )
 from pombu.models.gaussian import gaussian_loss
 from pombu.networks import MLP
-from pombu.planning import WORST, Controller, cross_entropy, move_on, random_shooting
+from pombu.planning import Controller, cross_entropy, move_on, random_shooting
 from pombu.presets import preset
 from pombu.propagation import GaussianWorld, Judge, Rules, appraise
 from pombu.workers import Workers
@@ -249,7 +249,6 @@ def test_a_sequence_without_a_score_never_wins(search: Any) -> None:
     planned = search(score, jnp.full((2, 1), -0.1), jax.random.key(0), config)
     assert float(planned.sequence.sum()) < 0
     assert float(planned.broken) > 0
-    assert WORST < -1e5
 
 
 def test_a_plan_moves_on_and_begins_anew() -> None:

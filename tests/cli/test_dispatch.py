@@ -8,6 +8,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -222,3 +223,20 @@ def test_an_unusable_cache_folder_is_no_error(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cli.use_compilation_cache()
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "said"),
+    [(None, 0, ""), (3, 3, ""), ("No licence.", 1, "No licence.")],
+)
+def test_code_that_exits_is_heard(
+    code: Any, expected: int, said: str, monkeypatch: Any, capsys: Any
+) -> None:
+    """As a user's own module may, while it is imported."""
+
+    def leave(arguments: list[str]) -> int:
+        raise SystemExit(code)
+
+    monkeypatch.setattr("pombu.cli.dispatch", leave)
+    assert cli.main(["doctor"]) == expected
+    assert said in capsys.readouterr().err

@@ -206,6 +206,10 @@ def test_fewer_steps_are_refused(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["resume", str(trained), "--total-steps", "10"]) == 2
+    before = (trained / "config.json").read_bytes()
+    refused = ["--total-steps", "99999", "--max-minutes", "0"]
+    assert main(["resume", str(trained), *refused]) == 2
+    assert (trained / "config.json").read_bytes() == before
     assert "--total-steps 10 is fewer" in capsys.readouterr().err
 
 

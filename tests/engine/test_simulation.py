@@ -74,3 +74,34 @@ def test_short_episodes_are_padded_and_end() -> None:
     np.testing.assert_allclose(
         imagined.values, predict(value, imagined.observations), rtol=1e-6
     )
+
+
+class Cut(Countdown):
+    """The same, but time is up instead of all being over."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, over, _, info = super().step(action)
+        return observation, reward, False, over, info
+
+
+def test_what_lies_beyond_an_early_time_limit_is_expected() -> None:
+    task = load("test_simulation:Cut", horizon=6)
+    policy = init_policy(jax.random.key(0), 1, 1, (4,))
+    value = init_value(jax.random.key(1), 1, (4,))
+    normaliser = Normaliser(jnp.ones(1), jnp.full(1, 2.0))
+    rewards = {}
+    for bootstrap in (False, True):
+        returns = ReturnConfig(reward_clip=None, gamma=0.9, bootstrap=bootstrap)
+        seeds = list(range(5))
+        imagined = simulate(
+            policy, value, task, normaliser, 1.0, returns, jax.random.key(2), seeds
+        )
+        rewards[bootstrap] = np.asarray(imagined.rewards)
+        lived = np.asarray(imagined.weight).sum(0).astype(int)
+        assert (lived < 6).all()
+        assert np.asarray(imagined.continues)[lived - 1, np.arange(5)].max() == 0
+    # Every episode ends in the state 0, which is normalised to -1/2.
+    beyond = 0.9 * float(predict(value, jnp.array([[-0.5]]))[0])
+    gained = rewards[True] - rewards[False]
+    np.testing.assert_allclose(gained[lived - 1, np.arange(5)], beyond, rtol=1e-5)
+    assert np.count_nonzero(gained) == 5

@@ -10,6 +10,7 @@ import probes
 import pytest
 
 from pombu import POMBU, SLBO, Episode, UsageError
+from pombu.training.callbacks import Callback, Progress
 
 
 def episode_of(act: Callable[[Any], Any], seed: int) -> Episode:
@@ -105,3 +106,22 @@ def test_misfits_are_named() -> None:
         )
     with pytest.raises(UsageError, match="slbo collects its real episodes itself"):
         SLBO("probes:corridor", preset="smoke").propose()
+
+
+def test_a_failed_lesson_is_not_undone_by_an_older_proposal() -> None:
+    pupil = agent()
+    pupil.propose()
+
+    class Breaks(Callback):
+        def on_iteration(self, progress: Progress) -> bool | None:
+            if progress.iteration == 2:
+                raise RuntimeError("broken")
+            return None
+
+    with pytest.raises(RuntimeError, match="broken"):
+        pupil.learn(total_timesteps=1000, callbacks=[Breaks()])
+    learned = int(pupil.state.iteration)
+    assert learned >= 1
+    for seed in range(4):
+        pupil.observe(episode_of(pupil.propose(), seed))
+    assert int(pupil.state.iteration) > learned

@@ -63,6 +63,15 @@ def test_words_name_the_cause(measured: Measured, rows: Any, limit: str) -> None
     assert "entry 1 is the worst" in " ".join(verdict.sentences)
 
 
+def test_a_single_member_is_not_asked_whether_it_agrees_with_itself() -> None:
+    alone = replace(
+        SOUND, predicted=np.zeros((21, 1, 2)), disagreement=np.zeros_like(SPREAD)
+    )
+    verdict = judge(alone, MOVING)
+    assert verdict.limit == "nothing in sight"
+    assert "disagree" not in " ".join(verdict.sentences)
+
+
 def test_constant_entries_are_told() -> None:
     text = " ".join(judge(replace(SOUND, constant=(1,)), MOVING).sentences)
     assert "entries 1 never changed" in text

@@ -68,6 +68,8 @@ def test_loose_transitions(episodes: list[Episode], tmp_path: Path) -> None:
         ({"actions": np.zeros((3, 2))}, "environment's have 1 entries"),
         ({"observations": np.zeros((9, 2))}, "has 9 observations, but"),
         ({"rewards": np.full(1000, np.nan)}, "rewards that are not finite"),
+        ({"rewards": np.float32(1.0)}, r"rewards of shape \(\)"),
+        ({"actions": np.array(["left"])}, "actions of type <U4: give numbers"),
     ],
 )
 def test_misfits(
@@ -85,6 +87,19 @@ def test_no_such_file_or_no_npz(tmp_path: Path) -> None:
     for name in ("text.npz", "absent.npz"):
         with pytest.raises(UsageError, match="cannot be read"):
             read_logged(tmp_path / name, TASK)
+
+
+def test_a_damaged_archive_is_one_sentence(
+    episodes: list[Episode], tmp_path: Path
+) -> None:
+    """Bytes that no longer unpack, behind a header that still reads."""
+    path = tmp_path / "data.npz"
+    np.savez_compressed(path, **arrays(episodes))
+    data = bytearray(path.read_bytes())
+    data[60:160] = bytes(100)
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_logged(path, TASK)
 
 
 def test_objects_in_a_file_are_refused(tmp_path: Path) -> None:
@@ -134,6 +149,9 @@ def test_another_run_s_episodes_are_data(tmp_path: Path, capsys: Any) -> None:
     assert sum(map(len, whole)) == 60
     first = sorted((old / "episodes").glob("*.safetensors"))[0]
     assert same(read_logged(first, task), whole)
+    left = first.with_name("kept-0.safetensors")  # by an iteration that was redone
+    left.write_bytes(first.read_bytes())
+    assert same(read_logged(old, task), whole)
     assert main([*flags, "--data", str(old), "--out", str(tmp_path / "new")]) == 0
     capsys.readouterr()
     for bad, said in [

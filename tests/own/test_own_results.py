@@ -105,3 +105,28 @@ def test_another_run_s_place_is_not_taken(
     assert main(["results", "--out", "results/all", str(one)]) == 0
     assert main(["results", "--out", "results/all", str(other)]) == 2
     assert "keeps a run with other settings than b" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("train --env Pendulum-v1 --out {folder}/x", "train --env Pendulum-v1"),
+        ("train --env Pendulum-v1 --out={folder}/x", "train --env Pendulum-v1"),
+        ("train --env Pendulum-v1 --total-steps 4000", None),
+        ("train --env Pendulum-v1 --total-steps 1000", "--total-steps 4000"),
+        ("resume {folder}/x --total-steps 4000", "--total-steps 4000"),
+        ("train --env Pendulum-v1 --data={folder}/data.npz", "--data=data.npz"),
+    ],
+)
+def test_the_command_asks_for_what_was_run(
+    given: str, shown: str | None, tmp_path: Path, capsys: Any
+) -> None:
+    path = make_run(tmp_path / "a", "pombu", "Pendulum-v1")
+    words = given.format(folder=tmp_path).split()
+    (path / "versions.json").write_text(json.dumps([{"command": ["pombu", *words]}]))
+    assert main(["results", str(path), "--out", str(tmp_path / "page")]) == 0
+    page = (tmp_path / "page.md").read_text()
+    _, command, _ = page.split("```")
+    assert (shown or given) in command
+    assert str(tmp_path) not in command
+    assert "--out" not in command

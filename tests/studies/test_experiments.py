@@ -200,6 +200,9 @@ def test_costs_are_counted_once_and_estimated_from_measured_runs(
     assert imagined_steps(job) == 100 * 20 * 40_000 + 99 * 10 * 40_000
     assert imagined_steps(replace(job, algorithm="meppo")) == 100 * 20 * 40_000
     assert imagined_steps(replace(job, algorithm="sac")) == 0
+    # 33.3 iterations of 30 trajectories are 34: a run ends when its steps are taken.
+    trpo = replace(job, algorithm="metrpo")
+    assert imagined_steps(trpo) == 34 * 20 * 250 * 200
     write_run(job, tmp_path / "run")
     (tmp_path / "run" / "versions.json").write_text('[{"cores": 2}]')
     command = ["reproduce", "costs", "--from", str(tmp_path / "run"), "--json"]

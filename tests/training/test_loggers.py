@@ -11,7 +11,7 @@ import wandb
 from tensorboardX.proto.event_pb2 import Event
 from toy import new_run, train
 
-from pombu.errors import UsageError
+from pombu.errors import RunError, UsageError
 from pombu.training.loggers import TensorBoard, WeightsAndBiases
 from pombu.training.run import open_run
 
@@ -70,3 +70,14 @@ def test_a_missing_package_names_its_extra(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'pombu\["):
         logger()
+
+
+def test_wandb_that_does_not_start_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**settings: Any) -> Any:
+        raise OSError("no network")
+
+    monkeypatch.setattr(wandb, "init", init)
+    with pytest.raises(RunError, match=r"no network.*WANDB_MODE=offline"):
+        train(new_run(tmp_path / "run"), callbacks=[WeightsAndBiases()])

@@ -350,3 +350,40 @@ def test_a_checkpoint_of_another_environment_is_refused(
     other: Any = toy.Toy(toy.load("Point3D"))
     with pytest.raises(UsageError, match=r"checkpoint of the environment .*Point2D"):
         train(run.open_run(folder), other)
+
+
+class Impatient(Callback):
+    """Presses Ctrl-C for the second time while the second iteration fits."""
+
+    def __init__(self) -> None:
+        self.fits = 0
+
+    def on_stage(self, name: str) -> None:
+        self.fits += name == "fit"
+        if self.fits == 2:
+            raise KeyboardInterrupt
+
+
+def test_a_second_ctrl_c_drops_what_was_not_learned_from() -> None:
+    algorithm = make_toy()
+    store = episodes.EpisodeStore()
+    begin = (algorithm.init(0), store)
+    with pytest.raises(KeyboardInterrupt):
+        learn(algorithm, 0, toy.TOTAL_STEPS, [Impatient()], begin=begin)
+    assert store.steps == toy.STEPS_PER_ITERATION
+
+
+def test_a_callback_that_does_not_start_lets_the_others_stop() -> None:
+    seen: list[str] = []
+
+    class Display(Callback):
+        def on_stop(self, progress: Progress) -> None:
+            seen.append("stopped")
+
+    class Broken(Callback):
+        def on_start(self, progress: Progress) -> None:
+            raise RunError("It did not start.")
+
+    with pytest.raises(RunError, match="did not start"):
+        learn(make_toy(), 0, toy.TOTAL_STEPS, [Display(), Broken()])
+    assert seen == ["stopped"]

@@ -112,7 +112,7 @@ def test_every_start_is_recorded(tmp_path: Path) -> None:
 def test_files_are_readable_by_others(tmp_path: Path) -> None:
     created = run.create(tmp_path / "run", SPEC)
     mode = (created.path / "config.json").stat().st_mode
-    assert mode & stat.S_IRUSR
+    assert mode & stat.S_IROTH
 
 
 @dataclasses.dataclass(frozen=True)

@@ -72,7 +72,11 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
         keys = Keys(seed, 0)
         dim = task.observation_dim
         policy = init_policy(
-            keys.jax("policy"), dim, task.action_dim, config.policy.hidden
+            keys.jax("policy"),
+            dim,
+            task.action_dim,
+            config.policy.hidden,
+            config.policy.initial_log_std,
         )
         return State(
             **beginning(seed),
@@ -115,7 +119,7 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
         tasks = self.tasks(state)
         policy, summaries = state.policy, []
         if config.policy.reset_std:
-            policy = as_noisy(policy)
+            policy = as_noisy(policy, config.policy.initial_log_std)
         for i in range(config.updates):
             policy, summary = self.meta_step(policy, i, tasks, episodes, keys, stage)
             summaries.append(summary)

@@ -82,7 +82,11 @@ class Learner(EnsembleLearner[METRPOConfig, State]):
         return State(
             **beginning(seed),
             policy=init_policy(
-                keys.jax("policy"), dim, task.action_dim, config.policy.hidden
+                keys.jax("policy"),
+                dim,
+                task.action_dim,
+                config.policy.hidden,
+                config.policy.initial_log_std,
             ),
             baseline=init_linear(dim),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
@@ -139,9 +143,11 @@ class Learner(EnsembleLearner[METRPOConfig, State]):
         config = self.config
         policy, baseline = state.policy, state.baseline
         if config.policy.reset_std:
-            policy = as_noisy(policy)
+            policy = as_noisy(policy, config.policy.initial_log_std)
         dream = self.dreamer(state, episodes, keys)
-        rule = _StopRule(self, state, episodes, keys, policy)
+        rule = None
+        if config.stop_rule.use:
+            rule = _StopRule(self, state, episodes, keys, policy)
         plan = self.plan("imagine")
         summaries = []
         for i in range(config.updates):
@@ -153,17 +159,18 @@ class Learner(EnsembleLearner[METRPOConfig, State]):
                     improve_policy(policy, batch, config.trust_region)
                 )
             summaries.append(trust_region_summary(report, loss, imagined, goals))
-            if config.stop_rule.use:
+            if rule is not None:
                 with stage("validate"):
                     if rule.stops(policy, i + 1):
                         break
-        if config.stop_rule.use:
-            policy = rule.saved
         imagined_steps = len(summaries) * plan.trajectories * self.rules.horizon
+        if rule is not None:
+            policy = rule.saved
+            imagined_steps += rule.steps
         improved: State = eqx.tree_at(
             lambda s: (s.policy, s.baseline, s.imagined_steps),
             state,
-            (policy, baseline, state.imagined_steps + imagined_steps + rule.steps),
+            (policy, baseline, state.imagined_steps + imagined_steps),
         )
         metrics = {"updates": float(len(summaries)), **trust_region_metrics(summaries)}
         return improved, metrics
@@ -213,19 +220,15 @@ class _StopRule:
         self.saved = policy
         self.steps = 0
         self._saved_at = 0
-        if self._config.use:
-            self._world = learner.world(state)
-            self._starts = starts(
-                learner.task,
-                list(episodes),
-                self._config.starts,
-                keys.jax("validate start"),
-            )
-            self._returns = self._validate(policy)
+        self._world = learner.world(state)
+        number, key = self._config.starts, keys.jax("validate start")
+        self._starts = starts(learner.task, list(episodes), number, key)
+        self._returns = self._validate(policy)
 
     def stops(self, policy: GaussianPolicy, updates: int) -> bool:
         """Look at the policy when it is time to; whether to stop improving it."""
-        if updates % self._config.every:
+        last = self._learner.config.updates
+        if updates % self._config.every and updates < last:
             return False
         returns = self._validate(policy)
         if np.mean(returns < self._returns) <= self._config.tolerance:
@@ -253,7 +256,10 @@ def member_return(
     first: Float[Array, "n o"],
     member: int | Int[Array, ""],
 ) -> Float[Array, ""]:
-    """Mean return of the policy's means in one member alone."""
+    """Mean return of the policy's means in one member alone.
+
+    The lowest there is where no trajectory stays within bounds.
+    """
     still = GaussianPolicy(policy.mean, jnp.full_like(policy.log_std, -jnp.inf))
     imagined = imagine(
         still,
@@ -265,4 +271,5 @@ def member_return(
         Keys(0, 0).jax("unused"),
     )
     counted = jnp.sum(imagined.raw_rewards * imagined.weight)
-    return counted / jnp.maximum(imagined.weight[0].sum(), 1.0)
+    kept = imagined.weight[0].sum()
+    return jnp.where(kept > 0, counted / jnp.maximum(kept, 1.0), -jnp.inf)

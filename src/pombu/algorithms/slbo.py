@@ -91,7 +91,11 @@ class Learner(WorldLearner[SLBOConfig, State]):
         return State(
             **beginning(seed),
             policy=init_policy(
-                keys.jax("policy"), dim, task.action_dim, config.policy.hidden
+                keys.jax("policy"),
+                dim,
+                task.action_dim,
+                config.policy.hidden,
+                config.policy.initial_log_std,
             ),
             value=value,
             value_optimiser=value_adam(config.value).init(value),
@@ -146,7 +150,7 @@ class Learner(WorldLearner[SLBOConfig, State]):
         state = self.remember(state, collected)
         state, found = self.learn_ending(state, episodes, keys)
         if self.config.policy.reset_std:
-            noisy = as_noisy(state.policy)
+            noisy = as_noisy(state.policy, self.config.policy.initial_log_std)
             state = eqx.tree_at(lambda s: s.policy, state, noisy)
         state, alternated = self.alternate(state, episodes, keys, stage)
         return after_iteration(state), {

@@ -51,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return fail("interrupted", INTERRUPTED)
     except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 0
+        if isinstance(stop.code, int | None):
+            return stop.code or 0
+        return fail(str(stop.code), 1)
     except BrokenPipeError:
         # The reader (such as `head`) went away; keep the interpreter's own closing
         # flush from complaining about it.

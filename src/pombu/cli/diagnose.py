@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import tyro
@@ -55,7 +56,7 @@ class Command:
         run = open_run(self.folder)
         learner = algorithm_of(run, self.env)
         found = checkpoint.load_latest(
-            run.path, learner.init(run.spec.seed), identity(learner), print
+            run.path, learner.init(run.spec.seed), identity(learner), _complain
         )
         if found is None:
             raise UsageError(
@@ -92,3 +93,7 @@ class Command:
             print(f"- {sentence}")
         print(f"Figures and numbers are in {out}.")
         return 0
+
+
+def _complain(message: str) -> None:
+    print(message, file=sys.stderr)

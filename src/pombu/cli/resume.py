@@ -51,8 +51,11 @@ class Command:
                     f"--total-steps {self.total_steps} is fewer: give more, or none."
                 )
             budget(algorithm.config, lambda: algorithm.task.horizon, self.total_steps)
+        steps = self.total_steps or run.spec.total_steps
+        spec = dataclasses.replace(run.spec, total_steps=steps)
+        callbacks = watchers(console, spec, self.target_return, self.max_minutes)
+        if self.total_steps is not None:
             with run.locked():
                 run = run.extend(self.total_steps)
-        callbacks = watchers(console, run.spec, self.target_return, self.max_minutes)
         result = learn(algorithm, run.spec.seed, run.spec.total_steps, callbacks, run)
         return finish(run, result, self.json)

@@ -43,4 +43,6 @@ class TRPOPolicyConfig:
     hidden: tuple[int, ...] = (32, 32)
     """Hidden layer sizes (tanh)."""
     reset_std: bool = False
-    """Set the log-std back to 0 before the updates of each iteration."""
+    """Set the log-std back to its first value before the updates of each iteration."""
+    initial_log_std: float = 0.0
+    """Log standard deviation of the first policy."""

@@ -17,6 +17,7 @@ Loose transitions may be given instead: `observations` and `next_observations`, 
 """
 
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def read_logged(path: str | Path, task: Task) -> list[Episode]:
         raise UsageError(
             f"{path} has no array {missing[0]!r}; it must have {', '.join(NEEDED)}."
         )
-    steps = len(arrays["rewards"])
+    steps = np.size(arrays["rewards"])
     rows = {
         "observations": _rows(path, arrays, "observations", task.observation_dim),
         "actions": _rows(path, arrays, "actions", task.action_dim),
@@ -89,7 +90,12 @@ def read_logged(path: str | Path, task: Task) -> list[Episode]:
 def _own(path: Path, task: Task) -> list[Episode]:
     """What pombu itself has written."""
     folder = path / EPISODES if (path / EPISODES).is_dir() else path
-    files = sorted(folder.glob("*.safetensors")) if path.is_dir() else [path]
+    files = [path]
+    if path.is_dir():
+        # What an interrupted iteration left is only needed where the run did not go on,
+        # which collects the same episodes again.
+        learned = sorted(folder.glob("[0-9]*.safetensors"))
+        files = learned or sorted(folder.glob("*.safetensors"))
     episodes: list[Episode] = []
     for file in files:
         try:
@@ -119,7 +125,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
                 name.removesuffix(".npy"): _array(archive, name)
                 for name in archive.namelist()
             }
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise UsageError(
             f"{path} cannot be read ({error}): give an .npz file as np.savez writes it."
         ) from None
@@ -135,8 +141,13 @@ def _rows(
     path: str | Path, arrays: Mapping[str, np.ndarray], name: str, dim: int
 ) -> np.ndarray:
     """One of the arrays as finite float32 rows."""
-    array = np.asarray(arrays[name], np.float32)
-    if array.size != len(array) * dim:
+    try:
+        array = np.asarray(arrays[name], np.float32)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"{path} has {name} of type {arrays[name].dtype}: give numbers."
+        ) from None
+    if not array.ndim or array.size != len(array) * dim:
         raise UsageError(
             f"{path} has {name} of shape {array.shape}, but the environment's have "
             f"{dim} entries each."

@@ -49,7 +49,8 @@ def judge(measured: Measured, rows: Sequence[Row]) -> Verdict:
         sentence = (
             f"In the learned world the policy earns {imagined.mean():.4g}, in the real "
             f"one {real:.4g}: it exploits what the model got wrong. More real steps "
-            "per iteration, a larger alpha or shorter imagination.steps help."
+            "per iteration, a longer fit, a larger alpha (POMBU) or shorter "
+            "imagination.steps help."
         )
         found.append(("model bias", sentence))
     else:
@@ -58,8 +59,10 @@ def judge(measured: Measured, rows: Sequence[Row]) -> Verdict:
             f"{real:.4g}: no optimism beyond chance ({gap:+.4g})."
         )
     ratio = disagreement_over_error(measured)
-    found += _uncertainty(ratio, rows)
-    if not any("uncertainty" in name for name, _ in found):
+    several = measured.predicted.shape[1] > 1
+    if several:
+        found += _uncertainty(ratio, rows)
+    if several and not any("uncertainty" in name for name, _ in found):
         notes.append(
             f"Typical disagreement of the members is {ratio:.2g} times their typical "
             "error; the rank correlation of the two is "
@@ -118,15 +121,15 @@ def _uncertainty(ratio: float, rows: Sequence[Row]) -> list[tuple[str, str]]:
     if ratio < TOO_LOW:
         sentence = (
             f"The members agree more than they are right: their disagreement is only "
-            f"{ratio:.2g} of their error, so the penalty on uncertain actions is too "
-            "weak. Raise alpha or model.members."
+            f"{ratio:.2g} of their error, so what is uncertain does not show. Raise "
+            "model.members, or POMBU's alpha."
         )
         return [("uncertainty too low", sentence)]
     if ratio > TOO_HIGH and kl is not None and kl < STILL:
         sentence = (
             f"The members disagree {ratio:.2g} times as much as they err, and the "
-            f"policy hardly moves (KL {kl:.1g} per update): the penalty holds it back. "
-            "Lower alpha, or fit longer."
+            f"policy hardly moves (KL {kl:.1g} per update). Fit longer, or lower "
+            "POMBU's alpha, whose penalty holds it back."
         )
         return [("uncertainty too high", sentence)]
     return []
@@ -143,7 +146,7 @@ def _exploration(measured: Measured, rows: Sequence[Row]) -> list[tuple[str, str
     sentence = (
         f"Actions vary by only {measured.action_std:.2g} of the box's half-width, and "
         f"the return has stood still ({before.mean():.4g}, then {late.mean():.4g}): "
-        "the run sees nothing new. Raise beta or policy.minimum_log_std."
+        "the run sees nothing new. Give the policy more noise, or raise POMBU's beta."
     )
     return [("exploration", sentence)]
 

@@ -6,10 +6,17 @@ iteration, whatever the horizon.
 
 from dataclasses import replace
 
-from pombu.config import ImaginationConfig, MBMPOConfig, PlainReturnConfig
+from pombu.config import (
+    ImaginationConfig,
+    MBMPOConfig,
+    PlainReturnConfig,
+    TRPOPolicyConfig,
+)
 from pombu.presets.sizes import (
+    FIRST_LOG_STD,
     fast_model,
     fast_point_model,
+    fast_returns,
     horizon_of,
     is_point,
     smoke_model,
@@ -30,14 +37,15 @@ def fast(task: str, horizon: int | None) -> MBMPOConfig:
     """One task per member, narrower members with bounded fits, fewer meta-steps.
 
     The inner step is larger: advantages have unit variance and trajectories are fewer,
-    so that the published size hardly changes the policy.
+    so that the published size hardly changes the policy. First noise and units of
+    rewards and advantages are those of the other `fast` presets.
     """
     if is_point(task):
         return _fast_point()
     length = horizon_of(task, horizon)
     number = trajectories(2000, length, 5)
     return MBMPOConfig(
-        inner_rate=0.01,
+        inner_rate=0.1,
         updates=20,
         tasks_per_member=1,
         trajectories=number,
@@ -46,7 +54,8 @@ def fast(task: str, horizon: int | None) -> MBMPOConfig:
         imagination=ImaginationConfig(
             trajectories=trajectories(4000, length), shards=1, runaway=1e3
         ),
-        returns=PlainReturnConfig(lam=0.95, reward_clip=None, advantage_clip=None),
+        policy=TRPOPolicyConfig(initial_log_std=FIRST_LOG_STD),
+        returns=fast_returns(task),
     )
 
 

@@ -13,8 +13,10 @@ from pombu.config import (
     TRPOPolicyConfig,
 )
 from pombu.presets.sizes import (
+    FIRST_LOG_STD,
     fast_model,
     fast_point_model,
+    fast_returns,
     horizon_of,
     is_own,
     is_point,
@@ -54,6 +56,8 @@ def fast(task: str, horizon: int | None) -> METRPOConfig:
     """Smaller members, bounded fits, and a third of the real steps per iteration.
 
     More frequent iterations use the same real steps for three times as many updates.
+    First noise and units of rewards and advantages are those of the other `fast`
+    presets.
     """
     if is_point(task):
         return _fast_point()
@@ -64,7 +68,11 @@ def fast(task: str, horizon: int | None) -> METRPOConfig:
         trajectories=number,
         iterations=100,
         model=fast_model(),
-        imagination=ImaginationConfig(trajectories=trajectories(20_000, length, 2)),
+        imagination=ImaginationConfig(
+            trajectories=trajectories(20_000, length, 2), runaway=1e3
+        ),
+        policy=TRPOPolicyConfig(reset_std=True, initial_log_std=FIRST_LOG_STD),
+        returns=fast_returns(task),
     )
 
 

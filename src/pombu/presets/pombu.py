@@ -16,6 +16,7 @@ from pombu.config import (
     ValueConfig,
 )
 from pombu.presets.sizes import (
+    FIRST_LOG_STD,
     fast_model,
     horizon_of,
     is_own,
@@ -98,8 +99,7 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
     """The paper's schedule with cheaper models, larger steps and bounded fits.
 
     Departures and why: members half as wide, which cost a quarter, with fits as
-    `fast_model` says; half the noise at first, because a gait that stands much noise is
-    seldom a fast one, and later there is no way from one to the other; larger rates and
+    `fast_model` says; half the noise at first (`FIRST_LOG_STD`); larger rates and
     minibatches for policy and value, because the conservative penalty, not the rate,
     limits the step; at most 200 virtual trajectories per update, and half of that for
     exploration (fewer for the policy itself make its advantages noisy, and its entropy
@@ -124,7 +124,7 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
             minibatch=2000,
             learning_rate=first,
             final_learning_rate=last,
-            initial_log_std=-0.7,
+            initial_log_std=FIRST_LOG_STD,
         ),
         value=replace(
             base.value, minibatch=2000, learning_rate=first, final_learning_rate=last

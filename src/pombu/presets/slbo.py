@@ -7,7 +7,14 @@ paper took its SLBO column), with its batches of steps cut into the task's episo
 from dataclasses import replace
 
 from pombu.config import MultiStepModelConfig, SLBOConfig
-from pombu.presets.sizes import horizon_of, is_own, is_point, trajectories
+from pombu.presets.sizes import (
+    FIRST_LOG_STD,
+    fast_returns,
+    horizon_of,
+    is_own,
+    is_point,
+    trajectories,
+)
 
 _REAL_STEPS = 10_000
 _IMAGINED_STEPS = 4000
@@ -27,7 +34,11 @@ def paper(task: str, horizon: int | None) -> SLBOConfig:
 
 
 def fast(task: str, horizon: int | None) -> SLBOConfig:
-    """Shorter stages, hence more of them, with a quarter of the updates in each."""
+    """Shorter stages, hence more of them, with half as many updates in each.
+
+    First noise and units of rewards and advantages are those of the other `fast`
+    presets.
+    """
     base = paper(task, horizon)
     if is_point(task):
         return _fast_point(base)
@@ -39,9 +50,11 @@ def fast(task: str, horizon: int | None) -> SLBOConfig:
         trajectories=number,
         iterations=50,
         rounds=10,
-        policy_updates=20,
+        policy_updates=40,
         model=replace(base.model, hidden=(256, 256)),
+        policy=replace(base.policy, initial_log_std=FIRST_LOG_STD),
         value=replace(base.value, minibatch=250),
+        returns=replace(fast_returns(task), bootstrap=base.returns.bootstrap),
     )
 
 

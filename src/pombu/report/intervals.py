@@ -8,6 +8,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from pombu.studies.curves import Curve
+from pombu.studies.statistics import align
 
 LEVEL = 0.95
 _DRAWS = 2000
@@ -38,16 +39,10 @@ def over_seeds(curves: Sequence[Curve]) -> Band | None:
 
     None where the runs have no real steps in common.
     """
-    measured = [finite(curve, "return_real") for curve in curves]
-    if any(not len(steps) for steps, _ in measured):
+    aligned = align([finite(curve, "return_real") for curve in curves])
+    if aligned is None:
         return None
-    first = max(steps[0] for steps, _ in measured)
-    last = min(steps[-1] for steps, _ in measured)
-    steps = np.unique(np.concatenate([steps for steps, _ in measured]))
-    steps = steps[(steps >= first) & (steps <= last)]
-    if not len(steps):
-        return None
-    runs = np.stack([np.interp(steps, *one) for one in measured])
+    steps, runs = aligned.steps, aligned.values
     rng = np.random.default_rng(0)
     drawn = rng.integers(len(runs), size=(_DRAWS, len(runs)))
     # A mean of drawn runs is a weighted mean of all of them: no large copies.

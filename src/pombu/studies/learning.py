@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from pombu.studies.comparing import by_label
 from pombu.studies.curves import Curve
+from pombu.studies.statistics import align
 from pombu.studies.style import BLACK, CYCLE, grid, style, thousands
 
 
@@ -52,10 +53,7 @@ def _draw_group(axis: Any, label: str, group: Sequence[Curve], colour: str) -> N
 
 def mean_of(group: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     """Mean over seeds on common real steps, as far as every seed has come."""
-    end = min(curve.rows[-1]["real_steps"] for curve in group)
-    steps = np.unique(np.concatenate([c.column("real_steps") for c in group]))
-    steps = steps[steps <= end]
-    seeds = [
-        np.interp(steps, c.column("real_steps"), c.column("return_real")) for c in group
-    ]
-    return steps, np.mean(seeds, 0)
+    aligned = align([(c.column("real_steps"), c.column("return_real")) for c in group])
+    if aligned is None:
+        return np.zeros(0), np.zeros(0)
+    return aligned.steps, aligned.values.mean(0)

@@ -199,12 +199,13 @@ def _beside(published: Published | None) -> list[str]:
 def _command(curve: Curve) -> str:
     """The run's own command without its folder, or one that asks for the same."""
     given = _versions(curve)[0]["command"][1:]
-    if given[:1] == ["train"]:
-        if "--out" in given:
-            at = given.index("--out")
-            given = [*given[:at], *given[at + 2 :]]
-        return shlex.join(["pombu", *given])
-    return command_for(curve.run.spec)
+    steps = str(curve.run.spec.total_steps)
+    if given[:1] != ["train"] or ("--total-steps" in given and steps not in given):
+        return command_for(curve.run.spec)
+    if "--out" in given:
+        at = given.index("--out")
+        given = [*given[:at], *given[at + 2 :]]
+    return shlex.join(["pombu", *(w for w in given if not w.startswith("--out="))])
 
 
 def _versions(curve: Curve) -> list[dict[str, Any]]:
@@ -212,11 +213,13 @@ def _versions(curve: Curve) -> list[dict[str, Any]]:
     path = curve.run.path / VERSIONS
     starts: list[dict[str, Any]] = json.loads(path.read_bytes())
     for start in starts:
-        start["command"] = [
-            Path(word).name if Path(word).is_absolute() else word
-            for word in start["command"]
-        ]
+        start["command"] = [_without_folder(word) for word in start["command"]]
     return starts
+
+
+def _without_folder(word: str) -> str:
+    option, equals, value = word.rpartition("=")
+    return option + equals + (Path(value).name if Path(value).is_absolute() else value)
 
 
 def _reward(curve: Curve) -> str:

@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pombu.errors import UsageError
+from pombu.envs import in_one_line
+from pombu.errors import RunError, UsageError
 from pombu.training.callbacks import Callback, Progress
 from pombu.training.files import digest
 from pombu.training.run import TENSORBOARD, VERSIONS, open_run
@@ -50,7 +51,8 @@ class TensorBoard(Callback):
 
     def on_stop(self, progress: Progress) -> None:
         """Close the event file."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 class WeightsAndBiases(Callback):
@@ -63,9 +65,23 @@ class WeightsAndBiases(Callback):
         self._run: Any = None
 
     def on_start(self, progress: Progress) -> None:
-        """Open the run under an id of its folder, so that a resumed run goes on."""
+        """Open the run under an id of its folder, so that a resumed run goes on.
+
+        Raises:
+            RunError: Weights & Biases does not start.
+        """
         import wandb
 
+        try:
+            self._run = wandb.init(project=self._project, **self._named(progress))
+        except Exception as error:
+            raise RunError(
+                f"Weights & Biases did not start ({in_one_line(error)}): log in, or "
+                "set WANDB_MODE=offline."
+            ) from error
+
+    def _named(self, progress: Progress) -> dict[str, Any]:
+        """What a run is called there, and where it keeps its files."""
         config = {
             "algorithm": progress.algorithm,
             "environment": progress.environment,
@@ -73,16 +89,14 @@ class WeightsAndBiases(Callback):
         }
         folder = progress.folder
         if folder is None:
-            self._run = wandb.init(project=self._project, config=config)
-            return
-        self._run = wandb.init(
-            project=self._project,
-            config={**config, **open_run(folder).spec.config},
-            name=folder.name,
-            dir=str(folder),
-            id=_run_id(folder),
-            resume="allow",
-        )
+            return {"config": config}
+        return {
+            "config": {**config, **open_run(folder).spec.config},
+            "name": folder.name,
+            "dir": str(folder),
+            "id": _run_id(folder),
+            "resume": "allow",
+        }
 
     def on_iteration(self, progress: Progress) -> bool | None:
         """Send the iteration's metrics."""
@@ -92,7 +106,8 @@ class WeightsAndBiases(Callback):
 
     def on_stop(self, progress: Progress) -> None:
         """Close the run."""
-        self._run.finish()
+        if self._run is not None:
+            self._run.finish()
 
 
 def _run_id(folder: Path) -> str:

@@ -112,9 +112,9 @@ class _Loop(Generic[S]):
 
     def learn(self) -> Result[S]:
         """Iterate to the end, and save what is not saved yet."""
-        self.everyone.on_start(self._progress())
         content = False
         try:
+            self.everyone.on_start(self._progress())
             while not (content or self.request or self._all_steps_taken()):
                 content = self._iterate()
         except StopNow:
@@ -160,6 +160,9 @@ class _Loop(Generic[S]):
             raise
         except Exception as error:
             self._keep_what_was_collected(earlier, error)
+            raise
+        except BaseException:  # a second Ctrl-C: what was not learned from is dropped
+            self.episodes.drop_after(earlier)
             raise
         self.state = state
         if self.run is None or self.iteration % self.run.spec.checkpoint_every == 0:
@@ -223,8 +226,7 @@ class _Loop(Generic[S]):
         They stay apart from the checkpoints, because the iteration will be done again.
         """
         extra = [*self.episodes.drop_after(earlier), *getattr(error, "episodes", ())]
-        # The algorithm may have given up the arrays of the state it was iterating.
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RunError):  # the error that is raised says more
             self._save()
         if self.run is None or not extra:
             return

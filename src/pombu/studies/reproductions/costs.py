@@ -6,6 +6,7 @@ step where nothing is imagined; without such a run the cell is empty, not guesse
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -145,7 +146,7 @@ def imagined_steps(job: Job) -> int | None:
     }.get(job.algorithm)
     if updates is None:
         return None
-    iterations = (job.total_steps or 0) // (config.trajectories * horizon)
+    iterations = math.ceil((job.total_steps or 0) / (config.trajectories * horizon))
     steps = iterations * updates() * config.imagination.trajectories * horizon
     if job.algorithm == "pombu":
         # The first iteration has no model yet, and explores without one.
