@@ -108,7 +108,8 @@ def _appraise(
     values = predict(value, world.observation.normalise(following))
     returns = rewards.mean(0)
     variance = local_uncertainty(rewards, jnp.where(ended, 0.0, values), gamma)
-    sound = jnp.isfinite(returns) & jnp.isfinite(variance)
+    bounded = jnp.all(jnp.abs(following) <= rules.runaway, (0, -1))
+    sound = bounded & jnp.isfinite(returns) & jnp.isfinite(variance)
     if rules.horizon == 1:
         return _Appraised(returns, variance, sound)
     chosen = jax.random.randint(member_key, (len(states),), 0, world.members)

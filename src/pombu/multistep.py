@@ -1,8 +1,9 @@
 """SLBO's model: one plain network, trained to predict several steps ahead.
 
 From a real state the network follows the real actions through its own predictions. At
-each step the error of the predicted state change is measured by its L2 norm, which,
-unlike the square, does not let a few large errors decide; where an episode ends, the
+each step the error of the predicted state change is measured by its root mean square
+over entries (its L2 norm divided by the root of their number), which, unlike the
+square, does not let a few large errors decide; where an episode ends, the
 prediction goes on from the next episode's real start.
 """
 
@@ -76,7 +77,7 @@ def network_world(
 def multistep_loss(
     world: World, sequence: Transitions, precision: Precision
 ) -> Float[Array, ""]:
-    """Mean over steps and sequences of the L2 norm of the normalised error.
+    """Mean over steps and sequences of the normalised error's root mean square.
 
     Args:
         world: the network and its units.

@@ -7,13 +7,14 @@ synchronisation inside a step. How the work is cut never depends on how many cor
 are, so neither do the numbers.
 """
 
-import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import jax
+
+from pombu.cores import usable_cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -28,13 +29,6 @@ def jit(function: Callable[..., Any], **options: Any) -> Any:
     )
 
 
-def available_cores() -> int:
-    """Cores this process may use (its affinity, not the machine's count)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 _inside = threading.local()
 
 
@@ -46,7 +40,7 @@ class Workers:
     """
 
     def __init__(self, count: int | None = None) -> None:
-        self.count = count or available_cores()
+        self.count = count or usable_cores()
         self._pool = ThreadPoolExecutor(
             self.count, "pombu", lambda: setattr(_inside, "worker", True)
         )

@@ -243,11 +243,10 @@ def _chosen(where: np.ndarray, fresh: Ensemble, old: Ensemble) -> Ensemble:
     Chosen on the host, where nothing is compiled.
     """
 
-    def choose(new: Array, kept: Array) -> Array:
-        chosen = where.reshape(-1, *[1] * (new.ndim - 1))
-        return jax.device_put(np.where(chosen, new, kept))
+    def choose(new: Array, kept: Array) -> np.ndarray:
+        return np.where(where.reshape(-1, *[1] * (new.ndim - 1)), new, kept)
 
-    chosen: Ensemble = jax.tree.map(choose, fresh, old)
+    chosen: Ensemble = jax.device_put(jax.tree.map(choose, fresh, old))
     return chosen
 
 

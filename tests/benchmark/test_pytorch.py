@@ -162,7 +162,7 @@ def test_each_piece_runs_with_the_threads_that_suit_it(
 ) -> None:
     from pombu.benchmarks import reference
 
-    monkeypatch.setattr(reference, "available_cores", lambda: 1)
+    monkeypatch.setattr(reference, "usable_cores", lambda: 1)
     pieces = reference.pieces(work)
     assert set(pieces) == {"imagination", "fit", "update"}
     for piece in pieces.values():

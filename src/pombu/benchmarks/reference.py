@@ -8,8 +8,8 @@ import torch
 
 from pombu.benchmarks import pytorch, pytorch_fit
 from pombu.benchmarks.workload import Workload
+from pombu.cores import usable_cores
 from pombu.data import build_dataset, regression
-from pombu.workers import available_cores
 
 Work = Callable[[], object]
 
@@ -28,7 +28,7 @@ def _with_best_threads(piece: Work) -> Work:
     torch.set_num_threads(1)
     piece()
     spent = {}
-    for threads in {1, available_cores()}:
+    for threads in {1, usable_cores()}:
         torch.set_num_threads(threads)
         start = time.perf_counter()
         piece()

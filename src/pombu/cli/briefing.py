@@ -73,12 +73,20 @@ def _steps(task: Task, config: Any) -> str:
     """What an iteration costs in the real environment."""
     most = config.trajectories * task.horizon
     least = getattr(config, "least_steps", 0)
-    episodes = 2 * config.evaluation_episodes
-    return (
+    number = config.evaluation_episodes
+    learned = (
         f"  an iteration: {'at least' if least else 'up to'} {least or most:,} "
-        f"real steps to learn from, and {episodes} more episodes to measure the policy "
-        "with and without its noise, which are not counted "
-        "(`--evaluation-episodes`)."
+        "real steps to learn from"
+    )
+    if not number:
+        return f"{learned}."
+    measured = (
+        f"{2 * number} more episodes to measure the policy with and without its noise"
+    )
+    if hasattr(config, "planner"):  # which has none
+        measured = f"{number} more episodes to measure the planner"
+    return (
+        f"{learned}, and {measured}, which are not counted (`--evaluation-episodes`)."
     )
 
 

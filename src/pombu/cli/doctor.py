@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pombu.cores import usable_cores
+
 CORE = (
     "jax",
     "jaxlib",
@@ -135,11 +137,7 @@ def device() -> Finding:
 
 def threads() -> Finding:
     """The cores this process may use; JAX starts as many threads."""
-    cores = os.cpu_count() or 1
-    usable = cores
-    if hasattr(os, "sched_getaffinity"):
-        usable = len(os.sched_getaffinity(0))
-    return Finding("threads", f"{usable} of {cores} cores")
+    return Finding("threads", f"{usable_cores()} of {os.cpu_count() or 1} cores")
 
 
 def rendering() -> Finding:

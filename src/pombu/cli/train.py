@@ -17,6 +17,7 @@ from pombu.data import read_logged
 from pombu.envs import EnvConfig, load, resolve, short_name
 from pombu.errors import UsageError
 from pombu.training import config_file
+from pombu.training.files import safe_name
 from pombu.training.loop import learn
 from pombu.training.outside import begin_from
 from pombu.training.run import RunSpec, create, require_free
@@ -126,7 +127,7 @@ class Command(Generic[C]):
 
     def _folder(self, env: EnvConfig) -> Path:
         task = short_name(env.id)
-        safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in task)
+        safe = safe_name(task)
         return Path("runs") / f"{safe}-{self.algo}-{self.preset}-seed{self.seed}"
 
 

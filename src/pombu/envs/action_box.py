@@ -14,7 +14,7 @@ class ActionBox:
     low: tuple[float, ...]
     high: tuple[float, ...]
     shape: tuple[int, ...] | None = None
-    """Of the environment's own box; None where it is flat."""
+    """Of the environment's own box; None is a flat one."""
     dtype: str = "float32"
 
     @property

@@ -1,12 +1,11 @@
 """The four MuJoCo tasks, built directly on Gymnasium's model files."""
 
-import os
-
 import mujoco
 import numpy as np
 import numpy.typing as npt
 from mujoco import rollout
 
+from pombu.cores import usable_cores
 from pombu.envs.catalogue import locomotion_spec
 from pombu.envs.config import require_bonus, require_noise, require_y
 from pombu.envs.contract import LocomotionContract
@@ -58,7 +57,7 @@ class LocomotionWorld:
     def advance_all(self, states: Array64, actions: Array64) -> Array64:
         """One control step of every row, on as many threads as there are cores."""
         if self._pool is None:
-            threads = min(_available_cores(), len(states))
+            threads = min(usable_cores(), len(states))
             self._pool = rollout.Rollout(nthread=threads)
             self._pool_data = [mujoco.MjData(self.model) for _ in range(threads)]
         time = np.zeros((len(states), 1))
@@ -79,13 +78,6 @@ class LocomotionWorld:
         if self._pool is not None:
             self._pool.close()
             self._pool = None
-
-
-def _available_cores() -> int:
-    """Cores this process may use: workers on one machine are each given their share."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _renderer(model: mujoco.MjModel) -> mujoco.Renderer:

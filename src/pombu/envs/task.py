@@ -44,7 +44,7 @@ class Task:
     """None when the environment has none: reward, termination and starts are then
     learned from real data."""
     observation_shape: tuple[int, ...] | None = None
-    """Of the environment's own observations; None where they are flat."""
+    """Of the environment's own observations; None is a flat one."""
 
     @property
     def known(self) -> frozenset[str]:

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import gzip
-import importlib.metadata
 import io
 import json
 import math
@@ -15,7 +14,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-PACKAGES = ("pombu", "jax", "jaxlib", "equinox", "optax", "numpy", "matplotlib")
+from pombu.training.provenance import versions
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
@@ -56,15 +55,15 @@ def write_provenance(
         "command": command,
         "settings": dataclasses.asdict(settings),
     }
-    versions = {
+    found = {
         "python": platform.python_version(),
-        **{package: importlib.metadata.version(package) for package in PACKAGES},
+        **versions(),
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
     }
     return [
         write_json(folder / "config.json", config),
-        write_json(folder / "versions.json", versions),
+        write_json(folder / "versions.json", found),
     ]
 
 

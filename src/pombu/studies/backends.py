@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
+from pombu.cores import usable_cores
 from pombu.errors import UsageError
 from pombu.studies import cores
 from pombu.studies.worker import FAILURE, INTERRUPTED, LOG, note_failure
-from pombu.training.provenance import usable_cores
 
 Ending = Literal["finished", "interrupted", "failed"]
 

@@ -15,6 +15,7 @@ from pombu.envs import EnvConfig, load, resolve, short_name
 from pombu.errors import UsageError
 from pombu.training import config_file
 from pombu.training.config_file import flat
+from pombu.training.files import safe_name
 from pombu.training.run import CONFIG, RunSpec, open_run
 
 LONGEST_NAME = 150
@@ -57,7 +58,7 @@ class Job:
         if self.alive_bonus is not None:
             parts.append(f"alive{self.alive_bonus:g}")
         parts += [f"{key}{_spell(value)}" for key, value in self.overrides]
-        name = _safe("-".join(parts))
+        name = safe_name("-".join(parts))
         if len(name) > LONGEST_NAME:
             name = name[:100] + "-" + hashlib.sha256(name.encode()).hexdigest()[:12]
         return f"{name}-seed{self.seed}"
@@ -190,7 +191,3 @@ def _spell(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "x".join(map(_spell, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _safe(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_.+" else "-" for c in name)

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pombu.cores import usable_cores
 from pombu.errors import RunError, UsageError
 from pombu.studies.backends import Ending
 from pombu.studies.parcels import pack, unpack
 from pombu.studies.ray_worker import Report, train_remotely
 from pombu.studies.worker import note_failure, put_into_words
-from pombu.training.provenance import usable_cores
 
 if TYPE_CHECKING:
     from pombu.studies.places import Place

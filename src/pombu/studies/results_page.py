@@ -25,6 +25,7 @@ from pombu.studies.curves import Curve, read_curves
 from pombu.studies.goals import GOALS, Goal
 from pombu.studies.learning import draw_learning
 from pombu.studies.published import TABLE_1, TABLE_2, Published, alive_bonus
+from pombu.training.files import safe_name
 from pombu.training.run import CONFIG, EVALUATION, METRICS, VERSIONS, write_json
 
 KEPT = (CONFIG, VERSIONS, METRICS, EVALUATION)
@@ -238,7 +239,7 @@ def _setting(curve: Curve) -> str:
         name += f"-noise{env['observation_noise']:g}"
     if env["alive_bonus"] is not None:
         name += f"-alive{env['alive_bonus']:g}"
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+    return safe_name(name)
 
 
 def _require_progress(kept: Path, curve: Curve) -> None:

@@ -17,6 +17,11 @@ class DamagedFileError(RunError):
         super().__init__(f"{path} is damaged ({reason}).")
 
 
+def safe_name(text: str) -> str:
+    """A name that any file system takes."""
+    return "".join(c if c.isalnum() or c in "-_.+" else "-" for c in text)
+
+
 def digest(data: bytes) -> str:
     """The SHA-256 checksum of some bytes, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()

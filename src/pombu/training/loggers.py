@@ -9,6 +9,7 @@ from pombu.envs import in_one_line
 from pombu.errors import RunError, UsageError
 from pombu.training.callbacks import Callback, Progress
 from pombu.training.files import digest
+from pombu.training.metrics import MACHINE_DEPENDENT
 from pombu.training.run import TENSORBOARD, VERSIONS, open_run
 
 
@@ -118,5 +119,5 @@ def _run_id(folder: Path) -> str:
 
 def _group(name: str) -> str:
     """Times and memory apart from what was learned."""
-    machine = name.endswith(("_seconds", "_memory"))
+    machine = name.endswith(MACHINE_DEPENDENT)
     return f"{'machine' if machine else 'train'}/{name}"

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pombu.cores import usable_cores
+
 PACKAGES = (
     "pombu",
     "jax",
@@ -21,6 +23,7 @@ PACKAGES = (
     "safetensors",
     "stable-baselines3",
     "torch",
+    "matplotlib",
 )
 
 
@@ -37,13 +40,6 @@ def provenance() -> dict[str, Any]:
         "packages": versions(),
         "git": git_state(Path(__file__).parent),
     }
-
-
-def usable_cores() -> int:
-    """Cores that this process may use: those it is pinned to, if it is."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def versions() -> dict[str, str]:
