@@ -22,6 +22,7 @@ from pombu.data import Experience, Normaliser, learn_from
 from pombu.dreams import Dreamer, dreamer
 from pombu.endings import Ending, fit_ending
 from pombu.envs import Episode, Task
+from pombu.fitting import refit
 from pombu.models import Ensemble
 from pombu.policies import GaussianPolicy
 from pombu.prediction_error import prediction_error
@@ -31,7 +32,7 @@ from pombu.rollouts import evaluate, policy_of
 from pombu.training.algorithm import Policy
 from pombu.training.episodes import EpisodeStore
 from pombu.workers import Workers
-from pombu.worlds import Rules, World, refit, world_of
+from pombu.worlds import Rules, World, world_of
 
 Metrics = dict[str, float]
 

@@ -14,9 +14,9 @@ from reference import doubles, fit_member
 from tiny import same
 
 from pombu.config import ModelConfig
+from pombu.fitting import begin_afresh
 from pombu.models import Ensemble, fit, init_ensemble, materialise, predict
 from pombu.workers import Workers
-from pombu.worlds import begin_afresh
 
 module = import_module("pombu.models.fit")
 

@@ -19,6 +19,7 @@ from pombu.data import no_experience
 from pombu.dreams import beginnings
 from pombu.endings import fresh_ending
 from pombu.envs import Task, collect
+from pombu.fitting import fresh_ensemble
 from pombu.imagination import imagine_in_shards
 from pombu.learner import (
     EnsembleLearner,
@@ -41,7 +42,7 @@ from pombu.rollouts import act_with
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
 from pombu.workers import jit, ready
-from pombu.worlds import World, fresh_ensemble, rules_of
+from pombu.worlds import World, rules_of
 
 
 class State(WithEnsemble):

@@ -16,6 +16,7 @@ from pombu.data import Normaliser, no_experience
 from pombu.dreams import Plan
 from pombu.endings import fresh_ending
 from pombu.envs import Episode, Task
+from pombu.fitting import fresh_ensemble
 from pombu.imagination import Imagined, imagine
 from pombu.improvement import Batch, prepare
 from pombu.learner import (
@@ -45,7 +46,6 @@ from pombu.workers import jit, ready
 from pombu.worlds import (
     Rules,
     World,
-    fresh_ensemble,
     rules_of,
     starts,
 )

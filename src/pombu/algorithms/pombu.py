@@ -22,6 +22,7 @@ from pombu.data import Normaliser, no_experience
 from pombu.dreams import Plan
 from pombu.endings import fresh_ending
 from pombu.envs import Episode, Task
+from pombu.fitting import fresh_ensemble
 from pombu.improvement import (
     improve_policy,
     improve_value,
@@ -47,7 +48,7 @@ from pombu.rollouts import alone, gather
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
 from pombu.values import init_value
-from pombu.worlds import fresh_ensemble, rules_of
+from pombu.worlds import rules_of
 
 
 class State(WithEnsemble):

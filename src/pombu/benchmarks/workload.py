@@ -18,13 +18,14 @@ from pombu.algorithms.pombu import Learner, State
 from pombu.config import POMBUConfig
 from pombu.data import learn_from
 from pombu.envs import Episode, Task, collect, load
+from pombu.fitting import fit_world
 from pombu.imagination import Imagined, imagine_in_shards
 from pombu.improvement import Batch, improve_policy, improve_value, prepare
 from pombu.models import Ensemble
 from pombu.presets import preset
 from pombu.randomness import Keys
 from pombu.returns import Targets
-from pombu.worlds import Rules, World, fit_world, starts
+from pombu.worlds import Rules, World, starts
 
 TASK = "HalfCheetah"
 SEED = 0

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pombu.config import ModelConfig, ReturnConfig
 from pombu.data import learn_from, no_experience
 from pombu.envs import Episode, Task, collect
+from pombu.fitting import fit_world, fresh_ensemble
 from pombu.models import FitReport, Layers
 from pombu.networks import MLP, init_mlp, xavier
 from pombu.studies.points.settings import PointSettings
@@ -20,8 +21,6 @@ from pombu.workers import Workers
 from pombu.worlds import (
     Rules,
     World,
-    fit_world,
-    fresh_ensemble,
     predict_step,
     world_of,
 )
