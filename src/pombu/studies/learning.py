@@ -17,7 +17,7 @@ def draw_learning(
 ) -> Figure:
     """Real return by real steps: every seed thin, the mean of a label thick."""
     with style():
-        figure, axes = grid(1, 1, 5.2, 3.4)
+        figure, axes = grid(1, 1, 5.2, 4.0)
         axis = axes[0, 0]
         for (label, group), colour in zip(
             by_label(curves).items(), CYCLE * 3, strict=False
@@ -30,7 +30,7 @@ def draw_learning(
         axis.set_ylabel("return of the stochastic policy")
         axis.set_title(", ".join(dict.fromkeys(curve.task for curve in curves)))
         axis.xaxis.set_major_formatter(thousands)
-        axis.legend(loc="best")
+        figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 
