@@ -38,8 +38,9 @@ def chromium() -> str:
     if found is None:
         if os.environ.get("POMBU_REQUIRE_BROWSER"):
             pytest.fail("POMBU_REQUIRE_BROWSER is set and no Chromium is on the PATH")
-        # A browser is no Python package, so the project's own files cannot install it.
-        pytest.skip("no Chromium on the PATH")
+        # A browser is no Python package: `make test` cannot install it, and a newcomer
+        # without one still gets all other tests. `.ci/run` installs and requires it.
+        pytest.skip("no Chromium on the PATH; .ci/run installs one and requires it")
     return found
 
 

@@ -12,19 +12,13 @@ from pombu.envs import Episode, Task
 from pombu.models import Ensemble, FitReport, fit, init_ensemble
 from pombu.randomness import Keys
 from pombu.workers import Workers
-from pombu.worlds import require_reward
+from pombu.worlds import network_sizes
 
 
 def fresh_ensemble(key: PRNGKeyArray, task: Task, config: ModelConfig) -> Ensemble:
     """An untrained ensemble of the task's sizes."""
-    require_reward(task, config.reward)
-    return init_ensemble(
-        key,
-        config.members,
-        task.observation_dim + task.action_dim,
-        task.observation_dim + int(config.reward == "learned"),
-        config.hidden,
-    )
+    sizes = network_sizes(task, config.reward)
+    return init_ensemble(key, config.members, *sizes, config.hidden)
 
 
 def fit_world(

@@ -11,12 +11,15 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from pombu.config import (
     ImaginationConfig,
     ModelConfig,
     MultiStepModelConfig,
     PlainReturnConfig,
+    PolicyConfig,
+    TRPOPolicyConfig,
 )
 from pombu.data import Experience, Normaliser, learn_from
 from pombu.dreams import Dreamer, dreamer
@@ -24,7 +27,7 @@ from pombu.endings import Ending, fit_ending
 from pombu.envs import Episode, Task
 from pombu.fitting import refit
 from pombu.models import Ensemble
-from pombu.policies import GaussianPolicy
+from pombu.policies import GaussianPolicy, init_policy
 from pombu.prediction_error import prediction_error
 from pombu.randomness import Keys
 from pombu.reporting import fit_metrics
@@ -117,9 +120,20 @@ def after_iteration(state: P) -> P:
     return counted
 
 
-def as_noisy(policy: GaussianPolicy, log_std: float = 0.0) -> GaussianPolicy:
-    """The policy with the same noise in every action."""
-    return GaussianPolicy(policy.mean, jnp.full_like(policy.log_std, log_std))
+def fresh_policy(
+    key: PRNGKeyArray, task: Task, config: PolicyConfig | TRPOPolicyConfig
+) -> GaussianPolicy:
+    """An untrained policy of the task's sizes."""
+    dims = (task.observation_dim, task.action_dim)
+    return init_policy(key, *dims, config.hidden, config.initial_log_std)
+
+
+def as_noisy(
+    policy: GaussianPolicy, config: PolicyConfig | TRPOPolicyConfig
+) -> GaussianPolicy:
+    """The policy with the noise of an untrained one."""
+    noise = jnp.full_like(policy.log_std, config.initial_log_std)
+    return GaussianPolicy(policy.mean, noise)
 
 
 class TaskLearner(Generic[C]):

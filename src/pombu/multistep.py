@@ -28,7 +28,7 @@ from pombu.improvement import adam
 from pombu.models import Layers
 from pombu.networks import xavier
 from pombu.workers import jit
-from pombu.worlds import World, outputs, require_reward
+from pombu.worlds import World, network_sizes, outputs
 
 _OUTPUT_GAIN = 0.01
 _TINY = 1e-12
@@ -41,9 +41,8 @@ def init_network(key: PRNGKeyArray, task: Task, config: MultiStepModelConfig) ->
     Its output layer is tiny, so that at first it predicts the mean change everywhere
     and no trajectory runs away.
     """
-    require_reward(task, config.reward)
-    outputs_dim = task.observation_dim + int(config.reward == "learned")
-    sizes = (task.observation_dim + task.action_dim, *config.hidden, outputs_dim)
+    first, last = network_sizes(task, config.reward)
+    sizes = (first, *config.hidden, last)
     keys = jax.random.split(key, len(sizes) - 1)
     gains = [1.0] * len(config.hidden) + [_OUTPUT_GAIN]
     shapes = zip(keys, pairwise(sizes), gains, strict=True)

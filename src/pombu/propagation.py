@@ -22,7 +22,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pombu.config import GaussianModelConfig, Precision, Propagation
 from pombu.data import Experience, Normaliser, build_dataset, regression
 from pombu.envs import ActionBox, Contract, Episode, Task
-from pombu.errors import UsageError
 from pombu.models import GaussianEnsemble, init_gaussian, predict_gaussian
 from pombu.networks import MLP
 from pombu.returns import discounted_sum
@@ -32,7 +31,7 @@ from pombu.uncertainty.algorithm1 import (
     standard_deviation,
 )
 from pombu.values import predict as predict_value
-from pombu.worlds import fits
+from pombu.worlds import fits, network_sizes
 
 
 class GaussianWorld(eqx.Module):
@@ -78,18 +77,8 @@ def fresh_gaussian(
     key: PRNGKeyArray, task: Task, config: GaussianModelConfig
 ) -> GaussianEnsemble:
     """An untrained ensemble of the task's sizes."""
-    if config.reward == "known" and "reward" not in task.known:
-        raise UsageError(
-            f"{task.config.id} has no known reward function to plan with: set "
-            "model.reward to 'learned'."
-        )
-    return init_gaussian(
-        key,
-        config.members,
-        task.observation_dim + task.action_dim,
-        task.observation_dim + int(config.reward == "learned"),
-        config.hidden,
-    )
+    sizes = network_sizes(task, config.reward)
+    return init_gaussian(key, config.members, *sizes, config.hidden)
 
 
 def gaussian_world(

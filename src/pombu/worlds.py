@@ -21,12 +21,7 @@ from pombu.data import Experience, Normaliser
 from pombu.endings import Ending, network_of, says_ended
 from pombu.envs import ActionBox, Contract, Episode, Task, without_termination
 from pombu.errors import UsageError
-from pombu.models import (
-    Ensemble,
-    Layers,
-    materialise,
-    predict,
-)
+from pombu.models import Ensemble, Layers, materialise, predict
 from pombu.networks import MLP
 from pombu.workers import jit
 
@@ -117,13 +112,19 @@ def rules_of(
 _materialise = jit(materialise)
 
 
-def require_reward(task: Task, reward: str) -> None:
-    """Refuse to use a reward function that the task does not have."""
+def network_sizes(task: Task, reward: str) -> tuple[int, int]:
+    """Inputs and outputs of a network that predicts the task's steps.
+
+    Raises:
+        UsageError: The task does not have the reward function that is to be used.
+    """
     if reward == "known" and "reward" not in task.known:
         raise UsageError(
             f"{task.config.id} has no known reward function: set model.reward to "
             "'learned', or give the environment a contract with one."
         )
+    dim = task.observation_dim
+    return dim + task.action_dim, dim + int(reward == "learned")
 
 
 def world_of(
@@ -181,7 +182,7 @@ def predict_step(
     following = state + world.delta.restore(output[..., :dim])
     if world.reward is not None:
         return following, world.reward.restore(output[..., dim:])[..., 0]
-    assert rules.contract is not None, "require_reward refuses a task without one"
+    assert rules.contract is not None, "network_sizes refuses a task without one"
     reward = rules.contract.reward(
         jnp.broadcast_to(state, following.shape),
         jnp.broadcast_to(action, (world.members, *action.shape)),

@@ -1,6 +1,5 @@
 """A study on Ray: a real cluster on loopback, a killed worker, and bad addresses."""
 
-import importlib.util
 import os
 import signal
 import socket
@@ -21,11 +20,6 @@ from pombu.studies.ray_worker import train_remotely
 from pombu.studies.study import run_study
 from pombu.training.metrics import deterministic, read_rows
 from pombu.training.run import create
-
-# Ray is an extra. It is not imported here, because it reads its authentication mode at
-# that moment.
-if importlib.util.find_spec("ray") is None:
-    pytest.skip("Ray is not installed", allow_module_level=True)
 
 JOBS = [
     Job(

@@ -28,10 +28,11 @@ from pombu.learner import (
     after_iteration,
     as_noisy,
     beginning,
+    fresh_policy,
     keys_of,
 )
 from pombu.metalearning import Judged, adapt_to_all, judge, meta_step, side_by_side
-from pombu.policies import GaussianPolicy, init_policy
+from pombu.policies import GaussianPolicy
 from pombu.randomness import Keys
 from pombu.reporting import (
     policy_metrics,
@@ -72,13 +73,7 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
         config, task = self.config, self.task
         keys = Keys(seed, 0)
         dim = task.observation_dim
-        policy = init_policy(
-            keys.jax("policy"),
-            dim,
-            task.action_dim,
-            config.policy.hidden,
-            config.policy.initial_log_std,
-        )
+        policy = fresh_policy(keys.jax("policy"), task, config.policy)
         return State(
             **beginning(seed),
             policy=policy,
@@ -120,7 +115,7 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
         tasks = self.tasks(state)
         policy, summaries = state.policy, []
         if config.policy.reset_std:
-            policy = as_noisy(policy, config.policy.initial_log_std)
+            policy = as_noisy(policy, config.policy)
         for i in range(config.updates):
             policy, summary = self.meta_step(policy, i, tasks, episodes, keys, stage)
             summaries.append(summary)

@@ -26,10 +26,11 @@ from pombu.learner import (
     after_iteration,
     as_noisy,
     beginning,
+    fresh_policy,
     keys_of,
 )
 from pombu.objectives import value_loss
-from pombu.policies import GaussianPolicy, init_policy
+from pombu.policies import GaussianPolicy
 from pombu.randomness import Keys
 from pombu.reporting import (
     policy_metrics,
@@ -43,12 +44,7 @@ from pombu.training.stages import StageTimer
 from pombu.trpo import improve_policy
 from pombu.values import LinearValue, fit_linear, init_linear, predict_linear
 from pombu.workers import jit, ready
-from pombu.worlds import (
-    Rules,
-    World,
-    rules_of,
-    starts,
-)
+from pombu.worlds import Rules, World, rules_of, starts
 
 
 class State(WithEnsemble):
@@ -81,13 +77,7 @@ class Learner(EnsembleLearner[METRPOConfig, State]):
         dim = task.observation_dim
         return State(
             **beginning(seed),
-            policy=init_policy(
-                keys.jax("policy"),
-                dim,
-                task.action_dim,
-                config.policy.hidden,
-                config.policy.initial_log_std,
-            ),
+            policy=fresh_policy(keys.jax("policy"), task, config.policy),
             baseline=init_linear(dim),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
             experience=no_experience(dim, task.action_dim),
@@ -143,7 +133,7 @@ class Learner(EnsembleLearner[METRPOConfig, State]):
         config = self.config
         policy, baseline = state.policy, state.baseline
         if config.policy.reset_std:
-            policy = as_noisy(policy, config.policy.initial_log_std)
+            policy = as_noisy(policy, config.policy)
         dream = self.dreamer(state, episodes, keys)
         rule = None
         if config.stop_rule.use:

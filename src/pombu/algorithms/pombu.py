@@ -37,11 +37,12 @@ from pombu.learner import (
     after_iteration,
     as_noisy,
     beginning,
+    fresh_policy,
     keys_of,
 )
 from pombu.networks import MLP
 from pombu.objectives import exploration_advantage
-from pombu.policies import GaussianPolicy, init_policy
+from pombu.policies import GaussianPolicy
 from pombu.randomness import Keys
 from pombu.reporting import improvement_metrics, improvement_summary, policy_metrics
 from pombu.rollouts import alone, gather
@@ -82,13 +83,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         config, task = self.config, self.task
         keys = Keys(seed, 0)
         dim = task.observation_dim
-        policy = init_policy(
-            keys.jax("policy"),
-            dim,
-            task.action_dim,
-            config.policy.hidden,
-            config.policy.initial_log_std,
-        )
+        policy = fresh_policy(keys.jax("policy"), task, config.policy)
         value = init_value(keys.jax("value"), dim, config.value.hidden)
         return State(
             **beginning(seed),
@@ -126,7 +121,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         """What to collect the next real episodes with, as one stack of policies."""
         keys = keys_of(state)
         if int(state.iteration) < self.config.policy.reset_std_iterations:
-            noisy = as_noisy(state.policy, self.config.policy.initial_log_std)
+            noisy = as_noisy(state.policy, self.config.policy)
             state = eqx.tree_at(lambda s: s.policy, state, noisy)
         explorers, imagined = self.explorers(state, episodes, keys)
         return self.imagined(state, imagined), explorers

@@ -34,6 +34,7 @@ from pombu.learner import (
     after_iteration,
     as_noisy,
     beginning,
+    fresh_policy,
     keys_of,
 )
 from pombu.models import Layers
@@ -45,7 +46,7 @@ from pombu.multistep import (
 )
 from pombu.networks import MLP
 from pombu.objectives import weighted_mean
-from pombu.policies import GaussianPolicy, init_policy
+from pombu.policies import GaussianPolicy
 from pombu.randomness import Keys
 from pombu.reporting import policy_metrics, trust_region_metrics, trust_region_summary
 from pombu.rollouts import Act, act_alone
@@ -90,13 +91,7 @@ class Learner(WorldLearner[SLBOConfig, State]):
         network = init_network(keys.jax("network"), task, config.model)
         return State(
             **beginning(seed),
-            policy=init_policy(
-                keys.jax("policy"),
-                dim,
-                task.action_dim,
-                config.policy.hidden,
-                config.policy.initial_log_std,
-            ),
+            policy=fresh_policy(keys.jax("policy"), task, config.policy),
             value=value,
             value_optimiser=value_adam(config.value).init(value),
             network=network,
@@ -150,7 +145,7 @@ class Learner(WorldLearner[SLBOConfig, State]):
         state = self.remember(state, collected)
         state, found = self.learn_ending(state, episodes, keys)
         if self.config.policy.reset_std:
-            noisy = as_noisy(state.policy, self.config.policy.initial_log_std)
+            noisy = as_noisy(state.policy, self.config.policy)
             state = eqx.tree_at(lambda s: s.policy, state, noisy)
         state, alternated = self.alternate(state, episodes, keys, stage)
         return after_iteration(state), {

@@ -126,8 +126,7 @@ class Command(Generic[C]):
         return dataclasses.replace(env, id=resolve(env.id), **changes)
 
     def _folder(self, env: EnvConfig) -> Path:
-        task = short_name(env.id)
-        safe = safe_name(task)
+        safe = safe_name(short_name(env.id))
         return Path("runs") / f"{safe}-{self.algo}-{self.preset}-seed{self.seed}"
 
 

@@ -92,8 +92,8 @@ def _own(path: Path, task: Task) -> list[Episode]:
     folder = path / EPISODES if (path / EPISODES).is_dir() else path
     files = [path]
     if path.is_dir():
-        # What an interrupted iteration left is only needed where the run did not go on,
-        # which collects the same episodes again.
+        # What an interrupted iteration left is read only where there is nothing else: a
+        # run that went on has collected the same episodes again.
         learned = sorted(folder.glob("[0-9]*.safetensors"))
         files = learned or sorted(folder.glob("*.safetensors"))
     episodes: list[Episode] = []

@@ -8,6 +8,11 @@ from pombu.envs import CATALOGUE
 _USUAL = 200
 """Steps per episode of the paper's tasks."""
 
+FIRST_LOG_STD = -0.7
+"""Noise of the first policy in `fast` presets: half of the published one, because a
+gait that stands much noise is seldom a fast one, and later there is no way from one to
+the other."""
+
 
 def horizon_of(task: str, horizon: int | None) -> int:
     """Steps per episode: those asked for, or the task's own."""
@@ -60,16 +65,10 @@ def fast_returns(task: str) -> PlainReturnConfig:
     """Returns of the `fast` presets that improve by TRPO.
 
     Rewards in units of the real returns' spread and clipped advantages, as POMBU has
-    them: without, a few imagined runaways decide where a step leads. The paper's tasks
-    never give more than 10 per step; what others give is not known.
+    them: without, a few imagined runaways decide where a step leads. Rewards are cut at
+    POMBU's bound in pombu's own tasks; what others give is not known.
     """
     return PlainReturnConfig(lam=0.95, reward_clip=None if is_own(task) else 10.0)
-
-
-FIRST_LOG_STD = -0.7
-"""Noise of the first policy in `fast` presets: half of the published one, because a
-gait that stands much noise is seldom a fast one, and later there is no way from one to
-the other."""
 
 
 def fast_point_model() -> ModelConfig:

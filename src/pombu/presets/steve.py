@@ -26,7 +26,7 @@ def fast(task: str, horizon: int | None) -> STEVEConfig:
 
     Learning starts after 2000 random steps, and targets are refreshed more often, since
     there are fewer updates between two of them. Rewards and ends are read from networks
-    of one layer: in the published sizes they take half of an update's time.
+    of one layer: in the published sizes they are half of an update's arithmetic.
     """
     if is_point(task):
         return _fast_point(paper(task, horizon))

@@ -18,12 +18,7 @@ from pombu.models import FitReport, Layers
 from pombu.networks import MLP, init_mlp, xavier
 from pombu.studies.points.settings import PointSettings
 from pombu.workers import Workers
-from pombu.worlds import (
-    Rules,
-    World,
-    predict_step,
-    world_of,
-)
+from pombu.worlds import Rules, World, predict_step, world_of
 
 GAMMA = 1.0
 
