@@ -168,7 +168,7 @@ def _fast_own(horizon: int) -> POMBUConfig:
 
     Departures from the other tasks' `fast` and why: about 1000 real steps per
     iteration, also where episodes end early, because the first thousands decide in a
-    small task; smaller batches and more epochs per fit, because those thousands are
+    small task; smaller networks and more epochs per fit, because those thousands are
     few rows; virtual trajectories of at most 100 steps, half of them from stored real
     states, with V for what lies beyond (a time limit is no end), because model errors
     add up and the end of a long episode would hardly be imagined at first; half as
@@ -184,16 +184,10 @@ def _fast_own(horizon: int) -> POMBUConfig:
         trajectories=number,
         least_steps=min(1000, number * horizon),
         iterations=30,
+        minimum_kl=1e-3,
         evaluation_episodes=10,
-        model=ModelConfig(
-            hidden=(200, 200),
-            learning_rate=1e-3,
-            batch_size=256,
-            validation_rows=2000,
-            validate_every_steps=50,
-            max_epochs=100,
-            max_steps=1000,
-            reinitialise_every=0,
+        model=replace(
+            fast_model(), hidden=(200, 200), validation_rows=2000, max_epochs=100
         ),
         imagination=ImaginationConfig(
             trajectories=virtual, steps=steps, real_starts=0.5
@@ -203,6 +197,7 @@ def _fast_own(horizon: int) -> POMBUConfig:
             minibatch=1000,
             learning_rate=first,
             final_learning_rate=last,
+            initial_log_std=FIRST_LOG_STD,
             reset_std_iterations=0,
         ),
         value=ValueConfig(
