@@ -35,7 +35,7 @@ def trajectories(steps: int, horizon: int, multiple: int = 1) -> int:
     return max(round(steps / (horizon * multiple)), 1) * multiple
 
 
-def fast_model(layers: int = 2, *, afresh: bool = False) -> ModelConfig:
+def fast_model(layers: int = 2, *, afresh_every: int = 0) -> ModelConfig:
     """The ensemble of `fast` presets.
 
     Many small steps, large at first and falling to nothing in every fit, leave a third
@@ -44,8 +44,8 @@ def fast_model(layers: int = 2, *, afresh: bool = False) -> ModelConfig:
     the same however much data there is.
 
     In a task where imagined trajectories soon fall or fly, a policy finds errors that
-    warm starts would carry on from fit to fit, and keeps to them. There one of the
-    members begins `afresh` in each fit, and all take twice the steps.
+    warm starts would carry on from fit to fit, and keeps to them. There a member begins
+    afresh after `afresh_every` fits, in turn, and all take twice the steps.
     """
     return ModelConfig(
         hidden=(256,) * layers,
@@ -55,9 +55,9 @@ def fast_model(layers: int = 2, *, afresh: bool = False) -> ModelConfig:
         validation_rows=4000,
         validate_every_steps=100,
         max_epochs=40,
-        max_steps=2000 if afresh else 1000,
-        reinitialise_every=5 if afresh else 0,
-        reinitialise_in_turn=afresh,
+        max_steps=2000 if afresh_every else 1000,
+        reinitialise_every=afresh_every,
+        reinitialise_in_turn=afresh_every > 1,
     )
 
 
