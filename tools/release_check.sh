@@ -25,7 +25,7 @@ use() {
     esac
     "$folder/env/bin/python" -c "
 import pathlib, pombu
-assert '$source_tree' not in pombu.__file__, pombu.__file__
+assert '$source_tree/src' not in pombu.__file__, pombu.__file__
 assert pathlib.Path(pombu.__file__).with_name('py.typed').exists()
 "
     "$pombu" doctor
