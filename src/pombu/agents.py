@@ -24,9 +24,12 @@ class _WithEnsemble(Agent):
     ) -> np.ndarray:
         """sqrt(U) of Q(s, a) under the current policy, in units of the task's reward.
 
+        It is an array with one number per pair, also where there is only one. Before
+        anything was learned it tells how far untrained networks lie apart.
+
         Args:
             observation: one observation or a batch.
-            action: in the environment's own units.
+            action: in the environment's own units; clipped to its bounds.
             rollouts: imagined trajectories per pair whose variances are averaged.
         """
         task = self.learner.task
@@ -49,7 +52,7 @@ class _WithEnsemble(Agent):
             self.learner.world(self.state),
             replace(self.learner.rules, horizon=task.horizon),
             jnp.asarray(states),
-            jnp.asarray(actions),
+            jnp.asarray(task.action_box.clip(actions)),
             rollouts,
             jax.random.key(self.seed),
         )

@@ -63,8 +63,9 @@ def _picture(env: Any) -> np.ndarray:
         picture = env.render()
     except Exception as error:
         raise UsageError(
-            f"The environment cannot be filmed ({in_one_line(error)}): it must render "
-            "rgb_array, and what it renders with must be installed."
+            f"The environment cannot be filmed ({in_one_line(error)}): it must have "
+            "the render mode rgb_array, a factory must take render_mode and pass it "
+            "on, and what it renders with must be installed."
         ) from error
     if picture is None:
         raise RunError(

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from pombu.algorithms.registry import config_type, make
-from pombu.envs import load
+from pombu.envs import load, short_name
 from pombu.errors import RunError, UsageError
 from pombu.training import checkpoint, config_file
 from pombu.training.algorithm import Algorithm
@@ -34,6 +34,11 @@ def algorithm_of(run: Run, trusted_env: str | None = None) -> Algorithm[Any]:
             "script that made it: load it there with load(path, env=that function), or "
             "put the function into a module and train again."
         )
+    if trusted_env is not None and trusted_env not in (name, short_name(name)):
+        raise UsageError(
+            f"{run.path} was trained on {short_name(name)}, not on {trusted_env}: give "
+            "that name."
+        )
     if ":" in name and name != trusted_env:
         raise UsageError(
             f"{run.path} was trained on {name}, which is code outside pombu: if you "
@@ -54,7 +59,7 @@ def load_state(run: Run, algorithm: Algorithm[Any], which: Which = "last") -> An
     if path is None:
         raise RunError(
             f"{run.path} has no checkpoint yet: train it first, by `pombu resume "
-            f"{run.path}`."
+            f"{run.named}`."
         )
     template = algorithm.init(run.spec.seed)
     try:
@@ -63,5 +68,5 @@ def load_state(run: Run, algorithm: Algorithm[Any], which: Which = "last") -> An
         others = [one.name for one in checkpoint.paths(run.path) if one != path]
         raise RunError(
             f"{error} Other checkpoints: {', '.join(others) or 'none'}; `pombu resume "
-            f"{run.path}` goes on from the last good one."
+            f"{run.named}` goes on from the last good one."
         ) from None

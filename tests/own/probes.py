@@ -53,6 +53,27 @@ class MisshapenReward:
         return 1.0 - next_obs**2
 
 
+class Untraceable:
+    """Written with NumPy, which cannot be compiled."""
+
+    def reward(self, obs: Any, action: Any, next_obs: Any) -> Any:
+        return np.where(next_obs[..., 0] > 0, 1.0, 0.0)
+
+
+class Branching:
+    """Asks for the value of what is only traced."""
+
+    def reward(self, obs: Any, action: Any, next_obs: Any) -> Any:
+        return 1.0 - next_obs[..., 0] ** 2 if (obs > 0).all() else 0.0 * obs[..., 0]
+
+
+class Misspelt(KnownEnd):
+    """Its reward goes by another name."""
+
+    def rewards(self, obs: Any, action: Any, next_obs: Any) -> Any:
+        return 1.0 - next_obs[..., 0] ** 2
+
+
 def _with(contract: Any) -> Any:
     env: Any = corridor()
     env.contract = contract
@@ -65,6 +86,18 @@ def with_reward() -> gymnasium.Env[Any, Any]:
 
 def with_end() -> gymnasium.Env[Any, Any]:
     return _with(KnownEnd())
+
+
+def untraceable() -> gymnasium.Env[Any, Any]:
+    return _with(Untraceable())
+
+
+def branching() -> gymnasium.Env[Any, Any]:
+    return _with(Branching())
+
+
+def misspelt() -> gymnasium.Env[Any, Any]:
+    return _with(Misspelt())
 
 
 def misshapen() -> gymnasium.Env[Any, Any]:

@@ -1,6 +1,7 @@
 """An environment that pombu has never seen, from its name to a trained policy."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,71 @@ def test_a_misshapen_reward_is_named_without_the_check_too() -> None:
     agent = POMBU("probes:misshapen", preset="smoke")
     with pytest.raises(UsageError, match=r"reward function gave shape .* reduce the"):
         agent.learn(total_timesteps=10)
+
+
+@pytest.mark.parametrize("env", ["probes:untraceable", "probes:branching"])
+def test_a_contract_that_cannot_be_compiled_is_the_users(env: str) -> None:
+    (reward,) = (
+        f for f in check(load(env), 20, resets=5).findings if f.subject == "reward"
+    )
+    assert reward.verdict == "fail"
+    assert "write it with jax.numpy" in reward.detail
+    with pytest.raises(UsageError, match=r"jnp.where instead of if"):
+        POMBU(env, preset="smoke").learn(total_timesteps=10)
+
+
+def test_a_misspelt_function_is_noticed() -> None:
+    task = load("probes:misspelt")
+    assert task.known == {"terminal"}
+    (found,) = (
+        f
+        for f in check(task, 20, resets=5).findings
+        if f.verdict == "warn" and f.subject == "contract"
+    )
+    assert "its 'rewards' is not used" in found.detail
+    assert any(
+        "name it 'reward'" in line
+        for line in brief(task, preset("pombu", "fast", "probes:misspelt"))
+    )
+    plain = check(load("probes:with_end"), 20, resets=5).findings
+    assert all(f.subject != "contract" for f in plain)
+
+
+def test_a_reward_that_is_not_known_is_not_promised() -> None:
+    config = preset("pombu", "fast", "probes:corridor")
+    known = replace(config, model=replace(config.model, reward="known"))
+    with pytest.raises(UsageError, match="has no known reward function"):
+        brief(load("probes:corridor"), known)
+
+
+def test_actions_beyond_the_box_are_as_uncertain_as_its_bounds() -> None:
+    agent = POMBU("probes:corridor", preset="smoke")
+    agent.learn(total_timesteps=10)
+    observation = np.array([0.1, 1.0], np.float32)
+    far, bound, middle = (agent.q_uncertainty(observation, [a]) for a in (9, 0.5, 0))
+    assert far.shape == (1,)
+    np.testing.assert_array_equal(far, bound)
+    assert far != middle
+
+
+def test_a_module_without_its_factory_is_recognised(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ant.py").write_text("")
+    with pytest.raises(UsageError, match="give ant:factory"):
+        load("ant")
+
+
+def test_another_environment_than_the_runs_is_named(
+    tmp_path: Path, capsys: Any
+) -> None:
+    out = str(tmp_path / "run")
+    assert main(["train", "--env", "probes:corridor", *SMOKE, "10", "--out", out]) == 0
+    assert main(["evaluate", out, "--env", "probes:still"]) == 2
+    assert "trained on probes:corridor, not on probes:still" in capsys.readouterr().err
+    assert main(["train", "--env", "probes:corridor", "--out", out]) == 2
+    assert f"pombu resume {out} --env probes:corridor" in capsys.readouterr().err
 
 
 def test_a_factory_may_be_given_itself() -> None:

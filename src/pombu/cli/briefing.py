@@ -4,6 +4,7 @@ from typing import Any
 
 from pombu.envs import CATALOGUE, Report, Task, check
 from pombu.errors import UsageError
+from pombu.worlds import network_sizes
 
 STEPS, RESETS = 100, 20
 """Real steps and resets that the quick check takes; they are not learned from."""
@@ -37,10 +38,14 @@ def brief(task: Task, config: Any) -> list[str]:
 
 
 def _sizes(task: Task) -> str:
-    low, high = min(task.action_box.low), max(task.action_box.high)
+    box = task.action_box
+    bounds = {
+        f"[{low:g}, {high:g}]" for low, high in zip(box.low, box.high, strict=True)
+    }
+    within = f"in {bounds.pop()}" if len(bounds) == 1 else "in bounds of their own"
     return (
         f"{task.config.id}: {task.observation_dim} observed numbers, "
-        f"actions of {task.action_dim} in [{low:g}, {high:g}], episodes of at most "
+        f"actions of {task.action_dim} {within}, episodes of at most "
         f"{task.horizon} steps."
     )
 
@@ -50,6 +55,7 @@ def _model(task: Task, config: Any, report: Report) -> list[str]:
     model: Any = getattr(config, "model", None)
     if not hasattr(model, "reward"):
         return []
+    network_sizes(task, model.reward)  # which refuses a reward that is not known
     details = {finding.subject: finding.detail for finding in report.findings}
     seen = details["reward"].partition("(seen: ")[2].rstrip(")")
     reward = "the environment's own function, which the check confirmed."

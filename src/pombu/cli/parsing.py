@@ -13,6 +13,13 @@ from pombu.errors import UsageError
 
 C = TypeVar("C")
 
+KINDS = {
+    "{None}": "None",
+    "INT": "a whole number",
+    "FLOAT": "a number",
+}
+"""What tyro's words for a flag's type mean."""
+
 
 def parse(
     command: Callable[..., C],
@@ -68,6 +75,27 @@ def sentence(box: str) -> str:
         elif not row.startswith(("╭", "╰")):
             parts[-1] += f" {row}"
     said = " ".join(parts[0 if framed else 1].split()).rstrip(".")
-    said = said[:1].lower() + said[1:]
+    said = plainly(said[:1].lower() + said[1:])
     near = re.search(r"Perhaps you meant:.*?(--[\w.-]+)", "".join(parts))
     return f"{said}; did you mean {near[1]}?" if near else f"{said}."
+
+
+def plainly(said: str) -> str:
+    """What tyro says of a value that cannot be read, without words of Python's."""
+    wrong = (
+        (r"invalid literal for int\(\).*: ('.*')", "INT"),
+        (r"could not convert string to float: ('.*')", "FLOAT"),
+        (r"no type matching (?P<due>\S+) .* from \[('.*?')\]", ""),
+    )
+    for pattern, due in wrong:
+        found = re.match(rf"error parsing (--\S+): {pattern}", said)
+        if found:
+            kinds = (found.groupdict().get("due") or due).split("|")
+            accepted = " or ".join(KINDS.get(kind, kind) for kind in kinds)
+            return f"{found[1]} is {found.groups()[-1]}: it takes {accepted}"
+    missing = re.match(r"missing from (pombu \S+): (\S+) (.*?)\.? \(required\)", said)
+    if missing:
+        command, name, meaning = missing.groups()
+        return f"{command} needs {name}: {meaning[:1].lower()}{meaning[1:]}"
+    # What our own configs refuse, they say in a sentence of their own.
+    return re.sub(r"^error parsing [a-z][\w.]*: ", "", said)

@@ -51,7 +51,8 @@ class Command(Generic[C]):
     seed: int = 0
     """The same seed gives the same run."""
     total_steps: int | None = None
-    """Real steps to take; None takes as many as the preset plans."""
+    """Real steps to take, and what is left of the iteration that reaches them; None
+    takes as many as the preset plans."""
     out: Path | None = None
     """A new run folder; None names it after the task under runs/."""
     horizon: int | None = None
@@ -91,8 +92,6 @@ class Command(Generic[C]):
         require_free(out)
         console = announce(f"Preparing {self.algo} on {config.env.id}.", self.json)
         task = load(config.env)
-        for line in brief(task, config) if self.check else ():
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
         algorithm = registry.make(self.algo, task, config)
         spec = RunSpec(
             algorithm=self.algo,
@@ -106,10 +105,10 @@ class Command(Generic[C]):
             wandb=self.wandb,
         )
         callbacks = watchers(console, spec, self.target_return, self.max_minutes)
-        begin = None
-        if self.data is not None:
-            logged = read_logged(self.data, task)
-            begin = begin_from(algorithm, spec.seed, logged)
+        logged = None if self.data is None else read_logged(self.data, task)
+        for line in brief(task, config) if self.check else ():
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        begin = None if logged is None else begin_from(algorithm, spec.seed, logged)
         run = create(out, spec)
         result = learn(algorithm, spec.seed, spec.total_steps, callbacks, run, begin)
         return finish(run, result, self.json)

@@ -54,21 +54,14 @@ def finish(run: Run, result: Result[Any], json_output: bool) -> int:
         }
         print(json.dumps(summary))
         return code
-    named = _named(run)
     if evaluation is None:
-        print(f"Stopped and saved; `pombu resume {named}` goes on, bit for bit.")
+        print(f"Stopped and saved; `pombu resume {run.named}` goes on, bit for bit.")
     else:
         final = evaluation["deterministic"]
         print(
             f"Done: return {final['mean']:.1f} ± {final['std']:.1f} over "
-            f"{final['episodes']} episodes. Everything is in {run.path}.\n"
-            f"Next: pombu report {named}, pombu video {named}, "
-            f"pombu evaluate {named} --episodes 100"
+            f"{final['episodes']} episodes without the policy's noise. Everything is "
+            f"in {run.path}.\nNext: pombu report {run.named}, pombu video {run.named}, "
+            f"pombu evaluate {run.named} --episodes 100"
         )
     return code
-
-
-def _named(run: Run) -> str:
-    """The run as a command must name it: code outside pombu is named again."""
-    env = str(run.spec.config["env"]["id"])
-    return f"{run.path} --env {env}" if ":" in env else str(run.path)

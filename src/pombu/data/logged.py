@@ -55,6 +55,10 @@ def read_logged(path: str | Path, task: Task) -> list[Episode]:
     Raises:
         UsageError: There are none, or they do not fit the task.
     """
+    if not Path(path).exists():
+        raise UsageError(
+            f"There is no file or folder {path}: give an .npz file, or a run's folder."
+        )
     if Path(path).is_dir() or Path(path).suffix == ".safetensors":
         return _own(Path(path), task)
     arrays = _read(Path(path))
@@ -76,8 +80,7 @@ def read_logged(path: str | Path, task: Task) -> list[Episode]:
                 f"{path} has {steps} rewards and {len(array)} rows of {name}: give as "
                 "many of each, and at least one."
             )
-    low, high = np.array([task.action_box.low, task.action_box.high], np.float32)
-    rows["actions"] = rows["actions"].clip(low, high)
+    rows["actions"] = task.action_box.clip(rows["actions"])
     terminated = ends["terminations"].astype(bool)
     over = terminated | ends["truncations"].astype(bool)
     over[-1] = True

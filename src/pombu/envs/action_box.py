@@ -31,7 +31,12 @@ class ActionBox:
         high = np.asarray(self.high, dtype=action.dtype)
         mapped = (high + low) / 2 + action.clip(-1, 1) * ((high - low) / 2)
         # Rounding may lead past a bound.
-        return mapped.clip(low, high)
+        return self.clip(mapped)
+
+    def clip(self, boxed: Float[Any, "*batch act"]) -> Float[Any, "*batch act"]:
+        """Actions in the environment's units, no further than its bounds."""
+        low = np.asarray(self.low, dtype=boxed.dtype)
+        return boxed.clip(low, np.asarray(self.high, dtype=boxed.dtype))
 
     @property
     def middle(self) -> np.ndarray:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from pombu.envs.contract import Contract, Part
 from pombu.envs.environment import Array32
 from pombu.envs.lookup import Env, in_one_line
 from pombu.envs.task import Task
@@ -87,6 +88,7 @@ def check(
             from pombu.envs.contract_checks import check_contract
 
             found |= check_contract(task.contract, task.known, walk, starts, seed)
+            findings += _spelling(task.contract)
         findings += found.values()
     finally:
         env.close()
@@ -161,6 +163,21 @@ def _substitutes(walk: Walk, starts: Array32) -> dict[str, Finding]:
         "terminal": Finding("termination", "pass", termination),
         "initial": Finding("start distribution", "pass", start),
     }
+
+
+def _spelling(contract: Contract) -> list[Finding]:
+    """Methods of a contract that nobody calls, though their names look like it."""
+    if not isinstance(contract, Part):
+        return []
+    return [
+        Finding(
+            "contract",
+            "warn",
+            f"its {name!r} is not used: if it is the {meant} function, name it "
+            f"{meant!r}",
+        )
+        for name, meant in contract.misspelt().items()
+    ]
 
 
 def _type_faults(reward: Any, terminated: Any, truncated: Any) -> set[str]:

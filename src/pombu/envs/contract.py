@@ -5,12 +5,15 @@ calls them on its clean float64 state and the learner on imagined float32 observ
 so the two cannot drift apart.
 """
 
+import difflib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float
 
 from pombu.envs.catalogue import LocomotionSpec
+from pombu.errors import UsageError
 
 if TYPE_CHECKING:
     import jax
@@ -49,10 +52,10 @@ FUNCTIONS = ("reward", "terminal", "initial")
 
 @dataclass(frozen=True)
 class Part:
-    """A contract of which only some functions are known; the others are learned.
+    """A user's contract, of which perhaps only some functions are known.
 
-    What a user's functions give is looked at where it is used, so that a wrong shape
-    can be named.
+    The others are learned. What a user's functions give is looked at where it is used,
+    so that a wrong shape can be named.
     """
 
     whole: Any
@@ -65,7 +68,7 @@ class Part:
         next_obs: Float[Any, "*batch obs"],
     ) -> Any:
         """The known reward; whoever lacks it learns one instead of asking."""
-        return self.whole.reward(obs, action, next_obs)
+        return _traced("reward", self.whole.reward, obs, action, next_obs)
 
     def terminal(
         self,
@@ -75,12 +78,33 @@ class Part:
     ) -> Any:
         """The known termination; where it is not known, never."""
         if "terminal" in self.known:
-            return self.whole.terminal(obs, action, next_obs)
+            return _traced("terminal", self.whole.terminal, obs, action, next_obs)
         return _never(next_obs)
 
     def initial(self, key: "jax.Array", n: int) -> Any:
         """The known starts; whoever lacks them reuses observed ones."""
-        return self.whole.initial(key, n)
+        return _traced("initial", self.whole.initial, key, n)
+
+    def misspelt(self) -> dict[str, str]:
+        """Methods that are not used, and the missing function each may stand for."""
+        missing = [name for name in FUNCTIONS if name not in self.known]
+        names = [name for name in dir(self.whole) if not name.startswith("_")]
+        near = {n: difflib.get_close_matches(n, missing, 1, 0.75) for n in names}
+        return {name: found[0] for name, found in near.items() if found}
+
+
+def _traced(name: str, function: Callable[..., Any], *given: Any) -> Any:
+    """What a user's function gives, which JAX must be able to trace."""
+    from jax.errors import JAXIndexError, JAXTypeError
+
+    try:
+        return function(*given)
+    except (JAXIndexError, JAXTypeError) as error:
+        raise UsageError(
+            f"The environment's {name} function cannot be compiled "
+            f"({type(error).__name__}): write it with jax.numpy instead of numpy, and "
+            "jnp.where instead of if."
+        ) from error
 
 
 def known_functions(contract: Contract | None) -> frozenset[str]:

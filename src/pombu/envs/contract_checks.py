@@ -11,6 +11,7 @@ from pombu.envs.checker import Finding, Walk
 from pombu.envs.contract import Contract
 from pombu.envs.environment import Array32
 from pombu.envs.lookup import in_one_line
+from pombu.errors import UsageError
 
 REWARD_TOLERANCE = 1e-5
 """Allowed error of a known reward, relative to 1 + |reward|: what float32 loses."""
@@ -41,6 +42,8 @@ def check_contract(
 def _guarded(subject: str, compare: Callable[..., Finding], *args: Any) -> Finding:
     try:
         return compare(*args)
+    except UsageError as error:
+        return Finding(subject, "fail", str(error).rstrip("."))
     except Exception as error:
         detail = f"the contract raised {in_one_line(error)}"
         return Finding(subject, "fail", detail)
@@ -71,7 +74,10 @@ def _termination(contract: Contract, walk: Walk) -> Finding:
     if known.shape != walk.terminated.shape:
         return _wrong_shape("termination", known.shape, walk.terminated.shape)
     if known.dtype != np.bool_:
-        detail = f"terminal returned {known.dtype} where bool is due"
+        detail = (
+            f"terminal returned {known.dtype} where bool is due: compare, as in "
+            "`next_obs[..., 0] > 1`"
+        )
         return Finding("termination", "fail", detail)
     missed = int((walk.terminated & ~known).sum())
     invented = int((known & ~walk.terminated).sum())
@@ -128,5 +134,10 @@ def _critical_value(n: int, m: int, dimensions: int) -> float:
 
 
 def _wrong_shape(subject: str, given: tuple[int, ...], due: tuple[int, ...]) -> Finding:
-    detail = f"the contract returned shape {given} where {due} is due"
+    detail = (
+        f"the contract returned shape {given} where {due} is due: reduce the last axis "
+        "and keep all others"
+    )
+    if subject == "start distribution":
+        detail = f"the contract returned shape {given} where {due} is due: a row each"
     return Finding(subject, "fail", detail)

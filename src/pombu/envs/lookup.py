@@ -37,6 +37,11 @@ def resolve(name: str) -> str:
     if ":" in name or _registered(name):
         return name
     own = [entry.name for entry in CATALOGUE]
+    if name.replace(".", "").isidentifier() and _is_module(name):
+        raise UsageError(
+            f"There is no environment {name!r}, but a module of that name: give "
+            f"{name}:factory, where factory() returns a Gymnasium environment."
+        )
     known = {key.lower(): key for key in [*gymnasium.registry, *own]}
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     hint = f"did you mean {known[near[0]]!r}?" if near else "`pombu envs` lists tasks."
@@ -82,9 +87,12 @@ def _call(name: str, factory: Callable[..., Any], render_mode: str | None) -> En
 def _factory(name: str) -> Callable[..., Any] | None:
     """The callable behind `module:factory`; None if the module registers that id."""
     module_name, _, attribute = name.partition(":")
-    # A console script does not look into the working directory for the user's files.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    if module_name.endswith(".py"):
+        raise UsageError(
+            f"{name!r} names a file: give the module, "
+            f"{module_name.removesuffix('.py').replace('/', '.')}:{attribute}."
+        )
+    _look_here()
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
@@ -101,6 +109,17 @@ def _factory(name: str) -> Callable[..., Any] | None:
             "module:factory where factory() returns a Gymnasium environment."
         )
     return factory
+
+
+def _look_here() -> None:
+    """A console script does not look into the working directory for user's files."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def _is_module(name: str) -> bool:
+    """Whether Python finds a module of that name in the working directory."""
+    return os.path.exists(f"{name.replace('.', '/')}.py")
 
 
 def _registered(name: str) -> bool:
@@ -122,4 +141,5 @@ def _quiet_mujoco() -> None:
 
 def in_one_line(error: Exception) -> str:
     """An exception in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

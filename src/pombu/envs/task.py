@@ -12,7 +12,14 @@ from gymnasium import spaces
 from pombu.envs.action_box import ActionBox
 from pombu.envs.catalogue import CATALOGUE, Entry
 from pombu.envs.config import EnvConfig, require_y
-from pombu.envs.contract import FUNCTIONS, Contract, Part, known_functions
+from pombu.envs.contract import (
+    FUNCTIONS,
+    Contract,
+    LocomotionContract,
+    Part,
+    PointContract,
+    known_functions,
+)
 from pombu.envs.lookup import Env, find_entry, make_foreign, resolve
 from pombu.envs.wrappers import FlatObservation, NoisyObservation
 from pombu.errors import UsageError
@@ -170,7 +177,7 @@ def _contract(env: Env) -> Contract | None:
     while isinstance(layer, TRANSPARENT) and not hasattr(layer, "contract"):
         layer = layer.env
     contract = getattr(layer, "contract", None)
-    if contract is None or isinstance(contract, Contract):
+    if contract is None or isinstance(contract, PointContract | LocomotionContract):
         return contract
     known = frozenset(n for n in FUNCTIONS if callable(getattr(contract, n, None)))
     if not known:

@@ -64,6 +64,12 @@ class Run:
     spec: RunSpec
 
     @property
+    def named(self) -> str:
+        """The run as a command must name it: code outside pombu is named again."""
+        env = str(self.spec.config["env"]["id"])
+        return f"{self.path} --env {env}" if ":" in env else str(self.path)
+
+    @property
     def metrics(self) -> Path:
         """One row per iteration."""
         return self.path / METRICS
@@ -155,7 +161,7 @@ def require_free(path: Path) -> None:
     if (path / CONFIG).exists():
         raise UsageError(
             f"{path} already holds a run: choose another --out, or go on with it by "
-            f"`pombu resume {path}`."
+            f"`pombu resume {open_run(path).named}`."
         )
     raise UsageError(f"{path} exists already: choose another --out.")
 
@@ -170,7 +176,7 @@ def open_run(path: Path) -> Run:
     file = path / CONFIG
     try:
         content = json.loads(file.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
             f"{path} is not a run folder (it has no {CONFIG}): give the folder that "
             "`pombu train --out` named."
