@@ -179,7 +179,7 @@ def test_a_default_is_the_starting_point() -> None:
     ("arguments", "said"),
     [
         (["--alpah", "3"], "unrecognized options: --alpah, 3; did you mean --alpha?"),
-        (["--alpha", "much"], "error parsing --alpha: could not convert"),
+        (["--alpha", "much"], "--alpha is 'much': it takes a number."),
         (["--alpha"], "missing value for argument '--alpha'"),
         (["--model.membrs", "3"], "did you mean --model.members?"),
     ],
