@@ -70,6 +70,24 @@ def test_the_page_is_written_again_from_what_was_kept(
     assert Path("results/own/Pendulum-v1/returns.png").stat().st_size > 10_000
 
 
+def test_longer_runs_can_be_cut(
+    runs: list[str], tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ["results", "--out", "results/own", "--up-to"]
+    assert main([*flags, "2500", runs[0]]) == 0
+    page = Path("results/own.md").read_text()
+    assert (
+        "| pombu (smoke) | 0 | 3,000 | 0 | 2,000 | -480 | nan | -240 | 0.75 |" in page
+    )
+    assert "`pombu results --out results/own --up-to 2500`" in page
+    assert "cut at 2,500 real steps" in page
+    assert main([*flags, "9000"]) == 0
+    assert "| 0 | 4,000 | 0 | 2,000 | -230 |" in Path("results/own.md").read_text()
+    assert main([*flags, "0"]) == 2
+    assert "at least 1" in capsys.readouterr().err
+
+
 def test_the_paper_s_numbers_stand_beside_its_tasks(
     tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:

@@ -30,6 +30,8 @@ class Command:
     """Folder for the kept files; the page is written beside it."""
     title: str | None = None
     """The page's heading; None takes the folder's name."""
+    up_to: int | None = None
+    """Real steps at which longer runs are cut, to be compared with shorter ones."""
     json: bool = False
     """Print one JSON object with the page's path and the kept runs."""
 
@@ -46,7 +48,11 @@ class Command:
         command = f"pombu results --out {shlex.quote(str(self.out))}"
         if self.title is not None:
             command += f" --title {shlex.quote(self.title)}"
-        page = write_page(self.out, title, command)
+        if self.up_to is not None:
+            if self.up_to < 1:
+                raise UsageError(f"up_to is {self.up_to}: it must be at least 1.")
+            command += f" --up-to {self.up_to}"
+        page = write_page(self.out, title, command, self.up_to)
         if self.json:
             print(json.dumps({"page": str(page), "runs": [str(run) for run in kept]}))
         else:

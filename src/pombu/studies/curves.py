@@ -1,7 +1,7 @@
 """Learning curves of runs: read and summarise."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,8 @@ class Curve:
 
     run: Run
     rows: list[Row]
+    cut_at: int | None = None
+    """Real steps at which the rest was left out; None leaves out nothing."""
 
     @property
     def task(self) -> str:
@@ -38,9 +40,17 @@ class Curve:
 
     @property
     def finished(self) -> bool:
-        """Whether all real steps were taken."""
-        return bool(self.rows) and (
-            self.rows[-1]["real_steps"] >= self.run.spec.total_steps
+        """Whether all real steps were taken, or all up to where it was cut."""
+        steps = self.run.spec.total_steps
+        due = steps if self.cut_at is None else min(steps, self.cut_at)
+        return bool(self.rows) and self.rows[-1]["real_steps"] >= due
+
+    def until(self, steps: int) -> "Curve":
+        """What a run of so many real steps leaves: its last row is at or beyond."""
+        before = [0.0, *(row["real_steps"] for row in self.rows[:-1])]
+        pairs = zip(before, self.rows, strict=True)
+        return replace(
+            self, rows=[row for taken, row in pairs if taken < steps], cut_at=steps
         )
 
     def column(self, name: str) -> np.ndarray:

@@ -278,14 +278,7 @@ def _curves(panel: Panel, arm: Arm, known: Sequence[Curve]) -> tuple[Curve, ...]
     found = [(choose(job, known), job) for job in jobs]
     whole = [c for c, job in found if c is not None and _is_whole(c, job)]
     if whole:
-        return tuple(cut(curve, panel.steps(arm)) for curve in whole)
+        return tuple(curve.until(panel.steps(arm)) for curve in whole)
     begun = [curve for curve, _ in found if curve is not None]
     common = min((int(c.rows[-1]["real_steps"]) for c in begun), default=0)
-    return tuple(cut(curve, common) for curve in begun)
-
-
-def cut(curve: Curve, steps: int) -> Curve:
-    """What a run of so many real steps leaves: its last row is at or beyond them."""
-    before = [0.0, *(row["real_steps"] for row in curve.rows[:-1])]
-    pairs = zip(before, curve.rows, strict=True)
-    return Curve(curve.run, [row for taken, row in pairs if taken < steps])
+    return tuple(curve.until(common) for curve in begun)

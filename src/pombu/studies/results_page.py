@@ -82,9 +82,20 @@ def keep_files(curve: Curve, kept: Path) -> None:
         write_json(kept / VERSIONS, _versions(curve))
 
 
-def write_page(folder: Path, title: str, command: str) -> Path:
-    """Draw the kept runs, task by task, and write the page beside the folder."""
+def write_page(
+    folder: Path, title: str, command: str, up_to: int | None = None
+) -> Path:
+    """Draw the kept runs, task by task, and write the page beside the folder.
+
+    Args:
+        folder: of the kept runs.
+        title: the page's heading.
+        command: that writes the page again.
+        up_to: real steps at which longer runs are cut.
+    """
     curves = read_curves(_kept(folder))
+    if up_to is not None:
+        curves = [curve.until(up_to) for curve in curves]
     remarks = _remarks(folder)
     lines = [
         f"# {title}",
@@ -95,7 +106,8 @@ def write_page(folder: Path, title: str, command: str) -> Path:
         "A policy is evaluated after every iteration. `return` and `deterministic` "
         "are means of the last three evaluations, with and without its noise; "
         "`best` is the best evaluation with noise, and `needed` counts the real steps "
-        "before the first one that reached the target. Hours are wall-clock.",
+        "before the first one that reached the target. Hours are wall-clock."
+        + ("" if up_to is None else f" Longer runs are cut at {up_to:,} real steps."),
     ]
     for name in dict.fromkeys(map(_setting, curves)):
         own = [curve for curve in curves if _setting(curve) == name]
