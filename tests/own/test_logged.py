@@ -84,9 +84,10 @@ def test_misfits(
 
 def test_no_such_file_or_no_npz(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("no")
-    for name in ("text.npz", "absent.npz"):
-        with pytest.raises(UsageError, match="cannot be read"):
-            read_logged(tmp_path / name, TASK)
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_logged(tmp_path / "text.npz", TASK)
+    with pytest.raises(UsageError, match="There is no file or folder"):
+        read_logged(tmp_path / "absent.npz", TASK)
 
 
 def test_a_damaged_archive_is_one_sentence(

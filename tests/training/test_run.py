@@ -28,6 +28,9 @@ def test_an_existing_run_is_refused(tmp_path: Path) -> None:
     run.create(tmp_path / "run", SPEC)
     with pytest.raises(UsageError, match=r"already holds a run: .* `pombu resume"):
         run.create(tmp_path / "run", SPEC)
+    (tmp_path / "run" / "config.json").write_text("damaged")
+    with pytest.raises(UsageError, match=r"already holds a run"):
+        run.create(tmp_path / "run", SPEC)
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])

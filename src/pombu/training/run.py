@@ -66,8 +66,9 @@ class Run:
     @property
     def named(self) -> str:
         """The run as a command must name it: code outside pombu is named again."""
-        env = str(self.spec.config["env"]["id"])
-        return f"{self.path} --env {env}" if ":" in env else str(self.path)
+        env = self.spec.config.get("env")
+        name = str(env.get("id")) if isinstance(env, dict) else ""
+        return f"{self.path} --env {name}" if ":" in name else str(self.path)
 
     @property
     def metrics(self) -> Path:
@@ -159,9 +160,12 @@ def require_free(path: Path) -> None:
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if (path / CONFIG).exists():
+        named = str(path)
+        with contextlib.suppress(UsageError):  # a damaged one holds its place too
+            named = open_run(path).named
         raise UsageError(
             f"{path} already holds a run: choose another --out, or go on with it by "
-            f"`pombu resume {open_run(path).named}`."
+            f"`pombu resume {named}`."
         )
     raise UsageError(f"{path} exists already: choose another --out.")
 
