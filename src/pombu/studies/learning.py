@@ -11,6 +11,9 @@ from pombu.studies.curves import Curve
 from pombu.studies.statistics import align
 from pombu.studies.style import BLACK, CYCLE, grid, style, thousands
 
+WIDEST = 35
+"""Letters of a label that still lets two columns stand side by side."""
+
 
 def draw_learning(
     curves: Sequence[Curve], reference: tuple[str, float] | None = None
@@ -30,7 +33,9 @@ def draw_learning(
         axis.set_ylabel("return of the stochastic policy")
         axis.set_title(", ".join(dict.fromkeys(curve.task for curve in curves)))
         axis.xaxis.set_major_formatter(thousands)
-        figure.legend(loc="outside lower center", ncols=2)
+        names = axis.get_legend_handles_labels()[1]
+        columns = 1 if max(map(len, names), default=0) > WIDEST else 2
+        figure.legend(loc="outside lower center", ncols=columns)
     return figure
 
 
