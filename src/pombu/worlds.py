@@ -112,17 +112,22 @@ def rules_of(
 _materialise = jit(materialise)
 
 
+def require_reward(task: Task, reward: str) -> None:
+    """Refuse to use a reward function that the task does not have."""
+    if reward == "known" and "reward" not in task.known:
+        raise UsageError(
+            f"{task.config.id} has no known reward function: set model.reward to "
+            "'learned', or give the environment a contract with one."
+        )
+
+
 def network_sizes(task: Task, reward: str) -> tuple[int, int]:
     """Inputs and outputs of a network that predicts the task's steps.
 
     Raises:
         UsageError: The task does not have the reward function that is to be used.
     """
-    if reward == "known" and "reward" not in task.known:
-        raise UsageError(
-            f"{task.config.id} has no known reward function: set model.reward to "
-            "'learned', or give the environment a contract with one."
-        )
+    require_reward(task, reward)
     dim = task.observation_dim
     return dim + task.action_dim, dim + int(reward == "learned")
 

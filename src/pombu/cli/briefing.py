@@ -4,7 +4,7 @@ from typing import Any
 
 from pombu.envs import CATALOGUE, Report, Task, check
 from pombu.errors import UsageError
-from pombu.worlds import network_sizes
+from pombu.worlds import require_reward
 
 STEPS, RESETS = 100, 20
 """Real steps and resets that the quick check takes; they are not learned from."""
@@ -17,10 +17,14 @@ def brief(task: Task, config: Any) -> list[str]:
     """What pombu will use in an environment that is not its own, line by line.
 
     Raises:
-        UsageError: The check found what would spoil the run.
+        UsageError: The check found what would spoil the run, or the reward is to be
+            known and is not.
     """
     if any(entry.id == task.config.id for entry in CATALOGUE):
         return []
+    model: Any = getattr(config, "model", None)
+    if hasattr(model, "reward"):
+        require_reward(task, model.reward)
     report = check(task, STEPS, resets=RESETS)
     for finding in report.findings:
         if finding.verdict == "fail" and finding.subject not in BEARABLE:
@@ -55,7 +59,6 @@ def _model(task: Task, config: Any, report: Report) -> list[str]:
     model: Any = getattr(config, "model", None)
     if not hasattr(model, "reward"):
         return []
-    network_sizes(task, model.reward)  # which refuses a reward that is not known
     details = {finding.subject: finding.detail for finding in report.findings}
     seen = details["reward"].partition("(seen: ")[2].rstrip(")")
     reward = "the environment's own function, which the check confirmed."

@@ -39,6 +39,8 @@ class Command:
         """Keep, draw, write."""
         from pombu.studies.results_page import keep, write_page
 
+        if self.up_to is not None and self.up_to < 1:
+            raise UsageError(f"up_to is {self.up_to}: it must be at least 1.")
         kept = keep(self.runs, self.out)
         if not kept:
             raise UsageError(
@@ -49,8 +51,6 @@ class Command:
         if self.title is not None:
             command += f" --title {shlex.quote(self.title)}"
         if self.up_to is not None:
-            if self.up_to < 1:
-                raise UsageError(f"up_to is {self.up_to}: it must be at least 1.")
             command += f" --up-to {self.up_to}"
         page = write_page(self.out, title, command, self.up_to)
         if self.json:

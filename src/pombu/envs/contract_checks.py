@@ -134,10 +134,8 @@ def _critical_value(n: int, m: int, dimensions: int) -> float:
 
 
 def _wrong_shape(subject: str, given: tuple[int, ...], due: tuple[int, ...]) -> Finding:
-    detail = (
-        f"the contract returned shape {given} where {due} is due: reduce the last axis "
-        "and keep all others"
-    )
+    remedy = "reduce the last axis and keep all others"
     if subject == "start distribution":
-        detail = f"the contract returned shape {given} where {due} is due: a row each"
+        remedy = "return one row per start"
+    detail = f"the contract returned shape {given} where {due} is due: {remedy}"
     return Finding(subject, "fail", detail)

@@ -37,7 +37,7 @@ def resolve(name: str) -> str:
     if ":" in name or _registered(name):
         return name
     own = [entry.name for entry in CATALOGUE]
-    if name.replace(".", "").isidentifier() and _is_module(name):
+    if os.path.exists(f"{name.replace('.', '/')}.py"):
         raise UsageError(
             f"There is no environment {name!r}, but a module of that name: give "
             f"{name}:factory, where factory() returns a Gymnasium environment."
@@ -92,7 +92,9 @@ def _factory(name: str) -> Callable[..., Any] | None:
             f"{name!r} names a file: give the module, "
             f"{module_name.removesuffix('.py').replace('/', '.')}:{attribute}."
         )
-    _look_here()
+    # A console script does not look into the working directory for the user's files.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
@@ -109,17 +111,6 @@ def _factory(name: str) -> Callable[..., Any] | None:
             "module:factory where factory() returns a Gymnasium environment."
         )
     return factory
-
-
-def _look_here() -> None:
-    """A console script does not look into the working directory for user's files."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-
-
-def _is_module(name: str) -> bool:
-    """Whether Python finds a module of that name in the working directory."""
-    return os.path.exists(f"{name.replace('.', '/')}.py")
 
 
 def _registered(name: str) -> bool:

@@ -85,7 +85,7 @@ def read_curves(folders: Sequence[Path]) -> list[Curve]:
         if not rows:
             raise UsageError(
                 f"{folder} has no finished iteration yet: wait for the first one, or "
-                f"go on with `pombu resume {folder}`."
+                f"go on with `pombu resume {run.named}`."
             )
         curves.append(Curve(run, rows))
     return curves
