@@ -61,13 +61,7 @@ def test_everything_is_written(tmp_path: Path) -> None:
     assert reproduce is not None
     numbers = reproduce("smoke", tmp_path)
     assert set(numbers["point_return_by_kappa"]) == {0.0, 1.0}
-    assert set(numbers["cheetah_last_return"]) == {
-        "PETS",
-        "PETS-U",
-        "STEVE",
-        "STEVE-U",
-    }
     assert json.loads((tmp_path / "summary.json").read_text())
-    for name in ("point-pets.csv", "point-steve.csv", "cheetah.csv"):
+    for name in ("point-pets.csv", "point-steve.csv"):
         assert (tmp_path / name).read_text().count("\n") > 2
     assert (tmp_path / "uncertainty-inside.png").exists()

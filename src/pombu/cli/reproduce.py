@@ -121,6 +121,7 @@ class Command:
             }
             print(json.dumps(table))
         else:
+            width = 2 + max(len(item.name) for item in items)
             for item in items:
-                print(f"{item.name:<18}{item.summary} [default: {item.default}]")
+                print(f"{item.name:<{width}}{item.summary} [default: {item.default}]")
         return 0

@@ -1,8 +1,7 @@
 """PETS-U and STEVE-U: what Algorithm 1 changes inside two other methods.
 
 The paper's authors name this as the next step. On Point2D the models are misled in one
-region, so the effect can be seen by itself; on HalfCheetah both methods learn with and
-without it.
+region, so the effect can be seen by itself.
 """
 
 import sys
@@ -16,7 +15,6 @@ from matplotlib.figure import Figure
 
 from pombu.actor_critic import Frozen, expanded_targets
 from pombu.algorithms import pets
-from pombu.algorithms.registry import make
 from pombu.config import STEVEConfig
 from pombu.envs import collect, load
 from pombu.expansion import init_actor_critic, init_model, target_samples
@@ -34,15 +32,13 @@ from pombu.studies.mirage import (
 )
 from pombu.studies.reproductions import Profile
 from pombu.studies.style import BLUE, GREY, VERMILLION, grid, style
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
 
-SUMMARY = "PETS-U and STEVE-U: Algorithm 1 inside two other methods (an hour)"
+SUMMARY = "PETS-U and STEVE-U where models are misled, in Point2D (minutes)"
 DEFAULT: Profile = "fast"
 
-VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
-    "pets": {"PETS": {}, "PETS-U": {"kappa": 1.0}},
-    "steve": {"STEVE": {}, "STEVE-U": {"weighting": "bellman"}},
+WEIGHTINGS: dict[str, dict[str, Any]] = {
+    "STEVE": {},
+    "STEVE-U": {"weighting": "bellman"},
 }
 
 
@@ -60,63 +56,30 @@ class Settings:
     """Gradient steps of STEVE's networks."""
     points: int
     """Real steps whose targets are compared."""
-    preset: str
-    """Of the HalfCheetah runs."""
-    cheetah_seeds: tuple[int, ...]
-    pets_steps: int
-    steve_steps: int
 
 
+KAPPAS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 PROFILES: dict[Profile, Settings] = {
-    "smoke": Settings((0,), (0.0, 1.0), 2, 60, 20, 60, "smoke", (0,), 800, 800),
-    "fast": Settings(
-        (0, 1, 2),
-        (0.0, 0.25, 0.5, 1.0, 2.0, 4.0),
-        20,
-        3000,
-        3000,
-        2000,
-        "fast",
-        (0,),
-        6000,
-        12_000,
-    ),
-    "paper": Settings(
-        (0, 1, 2, 3, 4),
-        (0.0, 0.25, 0.5, 1.0, 2.0, 4.0),
-        50,
-        6000,
-        10_000,
-        5000,
-        "fast",
-        (0, 1, 2),
-        20_000,
-        50_000,
-    ),
+    "smoke": Settings((0,), (0.0, 1.0), 2, 60, 20, 60),
+    "fast": Settings((0, 1, 2), KAPPAS, 20, 3000, 3000, 2000),
+    "paper": Settings((0, 1, 2, 3, 4), KAPPAS, 50, 6000, 10_000, 5000),
 }
 
 
 def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
-    """Run all three parts, draw and write everything."""
+    """Run both parts, draw and write everything."""
     settings = PROFILES[profile]
     planned = [row for seed in settings.seeds for row in plan_by_kappa(seed, settings)]
     targets = [row for seed in settings.seeds for row in target_errors(seed, settings)]
-    curves = [
-        row
-        for algorithm in VARIANTS
-        for seed in settings.cheetah_seeds
-        for row in cheetah_curves(algorithm, seed, settings)
-    ]
     tables = {
         "point-pets": (("seed", "kappa", "return", "share_inside"), planned),
         "point-steve": (("seed", "where", "target", "rms_error", "bias"), targets),
-        "cheetah": (("method", "seed", "real_steps", "return_real"), curves),
     }
     for name, (columns, rows) in tables.items():
         artifacts.write_csv(out / f"{name}.csv", columns, rows)
     with style():
-        artifacts.save_figure(draw(planned, targets, curves), out, "uncertainty-inside")
-    numbers = summary(planned, targets, curves)
+        artifacts.save_figure(draw(planned, targets), out, "uncertainty-inside")
+    numbers = summary(planned, targets)
     artifacts.write_json(out / "summary.json", numbers)
     artifacts.write_provenance(out, "uncertainty-inside", profile, settings)
     return numbers
@@ -177,7 +140,7 @@ def target_errors(seed: int, settings: Settings) -> list[tuple[Any, ...]]:
     setting = (model, networks, steps, config.gamma, config.expansion)
     horizons = np.asarray(target_samples(*setting)).mean((1, 2, 3))
     found = {f"horizon {i}": target for i, target in enumerate(horizons)}
-    for name, changes in VARIANTS["steve"].items():
+    for name, changes in WEIGHTINGS.items():
         changed = replace(config, **changes)
         target, _ = expanded_targets(frozen, networks.actor, steps, changed)
         found[name] = np.asarray(target)
@@ -192,31 +155,10 @@ def target_errors(seed: int, settings: Settings) -> list[tuple[Any, ...]]:
     return rows
 
 
-def cheetah_curves(
-    algorithm: str, seed: int, settings: Settings
-) -> list[tuple[Any, ...]]:
-    """Learning curves on HalfCheetah of both variants of a method."""
-    steps = settings.pets_steps if algorithm == "pets" else settings.steve_steps
-    rows = []
-    for name, changes in VARIANTS[algorithm].items():
-        config = replace(preset(algorithm, settings.preset, "HalfCheetah"), **changes)
-        learner = make(algorithm, load(config.env), config)
-        state, episodes = learner.init(seed), EpisodeStore()
-        while int(state.real_steps) < steps:
-            state, metrics = learner.iterate(state, episodes, StageTimer())
-            row = (name, seed, int(state.real_steps), metrics["return_real"])
-            say(f"HalfCheetah, {name}, seed {seed}: {row[3]:.0f} at {row[2]} steps")
-            rows.append(row)
-    return rows
-
-
 def summary(
-    planned: Sequence[tuple[Any, ...]],
-    targets: Sequence[tuple[Any, ...]],
-    curves: Sequence[tuple[Any, ...]],
+    planned: Sequence[tuple[Any, ...]], targets: Sequence[tuple[Any, ...]]
 ) -> dict[str, Any]:
-    """Means over seeds, and the last return of every curve."""
-    last = {(row[0], row[1]): row[3] for row in curves}
+    """Means over seeds."""
     return {
         "point_return_by_kappa": _means(planned, 1, 2),
         "point_share_inside_by_kappa": _means(planned, 1, 3),
@@ -224,20 +166,14 @@ def summary(
             where: _means([row for row in targets if row[1] == where], 2, 3)
             for where in ("inside", "outside")
         },
-        "cheetah_last_return": {
-            method: [value for (name, _), value in last.items() if name == method]
-            for method in dict.fromkeys(row[0] for row in curves)
-        },
     }
 
 
 def draw(
-    planned: Sequence[tuple[Any, ...]],
-    targets: Sequence[tuple[Any, ...]],
-    curves: Sequence[tuple[Any, ...]],
+    planned: Sequence[tuple[Any, ...]], targets: Sequence[tuple[Any, ...]]
 ) -> Figure:
-    """Return by kappa, target errors by region, and learning curves."""
-    figure, axes = grid(1, 4, width=2.9, height=2.7)
+    """Return by kappa, and target errors by region."""
+    figure, axes = grid(1, 2, width=3.6, height=2.9)
     ax = axes[0, 0]
     for seed in dict.fromkeys(row[0] for row in planned):
         own = [row for row in planned if row[0] == seed]
@@ -257,12 +193,6 @@ def draw(
     ax.set_xticks(np.arange(len(names)) + 0.2, labels, rotation=45)
     ax.set(title="STEVE-U, Point2D misled", ylabel="error of targets")
     ax.legend()
-    for ax, variants in zip(axes[0, 2:], VARIANTS.values(), strict=True):
-        for name, color in zip(variants, (GREY, VERMILLION), strict=True):
-            means = _means([row for row in curves if row[0] == name], 2, 3)
-            ax.plot(list(means), list(means.values()), color=color, label=name)
-        ax.set(title="HalfCheetah", xlabel="real steps", ylabel="real return")
-        ax.legend()
     return figure
 
 
