@@ -158,17 +158,14 @@ PPO_MAX = replace(PPO, label="PPO_max", extended=True)
 
 
 def alpha_arms(values: Sequence[float]) -> tuple[Arm, ...]:
-    """POMBU with other penalties that never give way, in colours from dark to light."""
+    """POMBU with other penalties, in colours from dark to light.
+
+    Where the preset lets alpha give way (`minimum_kl`), it may here as well.
+    """
     # Five steps of cividis, which every kind of colour vision orders.
     shades = ("#00224E", "#3E4C6E", "#7C7B78", "#B9AC70", "#E8CE3C")
     lines = ("-", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), "--")
     return tuple(
-        Arm(
-            f"α = {value:g}",
-            "pombu",
-            shades[i],
-            lines[i],
-            (("alpha", value), ("minimum_kl", None)),
-        )
+        Arm(f"α = {value:g}", "pombu", shades[i], lines[i], (("alpha", value),))
         for i, value in enumerate(values)
     )

@@ -38,4 +38,4 @@ def draw(results: Results) -> Mapping[str, Figure]:
     return {"": figure}
 
 
-ITEM = Item(panels, draw, metrics=METRICS)
+ITEM = Item(panels, draw, metrics=(*METRICS, "alpha"))
