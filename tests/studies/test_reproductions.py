@@ -11,7 +11,7 @@ import pytest
 from pombu.cli.reproduce import Command
 from pombu.errors import UsageError
 from pombu.studies.points import PROFILES, restore, run
-from pombu.studies.reproductions import find, names
+from pombu.studies.reproductions import PAGES, find, names
 
 
 def files(folder):
@@ -24,6 +24,11 @@ def test_the_list_names_the_uncertainty_pictures(capsys):
     assert "appendix-c" in capsys.readouterr().out
     for name in ("appendix-c", "figure-1", "figure-scatter"):
         assert find(name).default == "paper"
+
+
+def test_everything_but_pages_has_a_line_for_the_overview():
+    for found in map(find, set(names()) - set(PAGES)):
+        assert (found.item is None) == (found.tell is not None), found.name
 
 
 def test_unknown_names_are_answered_with_the_known_ones():
@@ -41,6 +46,11 @@ def test_appendix_c(tmp_path, capsys):
     command = Command(name="appendix-c", profile="paper", out=tmp_path, json=True)
     assert command.run() == 0
     numbers = json.loads(capsys.readouterr().out)["numbers"]
+    says = json.loads((tmp_path / "line.json").read_text())["says"]
+    assert says == (
+        "H = 16: the true variance of Q is 0.508, the bound U 0.593 (1.17 times), "
+        "UBE's B 342 (673 times)"
+    )
     assert round(numbers["H=16"]["D"], 8) == 0.50793651
     assert round(numbers["H=8"]["U"], 8) == 0.5924773
     assert round(numbers["H=4"]["B"], 5) == 21.58203

@@ -1,7 +1,6 @@
 """Doing one or all of the paper's experiments."""
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,18 +74,9 @@ def _whole(found: Reproduction, request: Request) -> Numbers:
         return found.reproduce_from(request)
     assert found.reproduce is not None
     numbers = found.reproduce(request.profile, request.out)
-    if found.name not in PAGES:
-        write_line(request.out, found.name, request.profile, _spell(numbers))
+    if found.tell is not None:
+        write_line(request.out, found.name, request.profile, found.tell(numbers))
     return numbers
-
-
-def _spell(numbers: Any, path: Sequence[str] = ()) -> str:
-    """Nested headline numbers as one line."""
-    if not isinstance(numbers, dict):
-        value = f"{numbers:.3g}" if isinstance(numbers, float) else str(numbers)
-        return f"{' '.join(path)} {value}"
-    inner = [_spell(value, (*path, str(key))) for key, value in numbers.items()]
-    return (", " if path else "; ").join(inner)
 
 
 def _share_dataset(root: Path, out: Path) -> None:

@@ -9,7 +9,8 @@ A file ``figure_1.py`` here is what ``pombu reproduce figure-1`` runs. It holds
 - or ``reproduce_from(request) -> dict``, for what is computed from runs that exist;
 - or ``reproduce(profile, out) -> dict``: does the work, writes pictures (PNG and PDF),
   data (CSV or JSON), config.json and versions.json into the folder ``out``, and gives
-  the headline numbers back.
+  the headline numbers back; unless it is one of the `PAGES`, ``tell(numbers) -> str``
+  beside it says them in one line of the overview.
 """
 
 import importlib
@@ -36,6 +37,8 @@ class Reproduction:
     default: Profile
     reproduce: Callable[[Profile, Path], dict[str, Any]] | None
     """Does the whole work; None where there is one of the two below."""
+    tell: Callable[[dict[str, Any]], str] | None
+    """Its numbers in one line."""
     reproduce_from: Callable[[Any], dict[str, Any]] | None
     """The same, from a whole request with its runs."""
     item: Item | None
@@ -60,6 +63,7 @@ def find(name: str) -> Reproduction:
         module.SUMMARY,
         module.DEFAULT,
         getattr(module, "reproduce", None),
+        getattr(module, "tell", None),
         getattr(module, "reproduce_from", None),
         getattr(module, "ITEM", None),
     )

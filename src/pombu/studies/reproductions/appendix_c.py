@@ -78,6 +78,16 @@ def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
     return summary
 
 
+def tell(numbers: dict[str, Any]) -> str:
+    """The longest chain."""
+    name, end = list(numbers.items())[-1]
+    return (
+        f"{name.replace('=', ' = ')}: the true variance of Q is {end['D']:.3f}, the "
+        f"bound U {end['U']:.3f} ({end['U/D']:.2f} times), UBE's B {end['B']:.3g} "
+        f"({end['B/D']:.3g} times)"
+    )
+
+
 def solve(H: int) -> Curves:
     """All four quantities at (s_0..s_H, a_1), h = 1, under the uniform policy."""
     posterior, policy = chain(H)

@@ -61,6 +61,16 @@ def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
     }
 
 
+def tell(numbers: dict[str, Any]) -> str:
+    """How far from calibrated every stage is."""
+    told = [
+        f"{TITLES[name]}: "
+        + ", ".join(f"{stage_title(k)} {value:.3g}" for k, value in stages.items())
+        for name, stages in numbers.items()
+    ]
+    return f"mean of (error/σ)², which should be 1, by training of V: {'; '.join(told)}"
+
+
 def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Every calibration score by stage, and the diagnosis of independence."""
     stages = {

@@ -75,6 +75,12 @@ def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
     return summary
 
 
+def tell(numbers: dict[str, Any]) -> str:
+    """How well the uncertainty orders the errors at every stage."""
+    told = [f"{stage_title(k)} {row['spearman']:.2f}" for k, row in numbers.items()]
+    return f"rank correlation of error and σ by training of V: {', '.join(told)}"
+
+
 def draw(outcome: Outcome, chosen: np.ndarray) -> Figure:
     """One panel per stage; between the lines the error is within 1 or 2 sigma."""
     stages = list(outcome.sigma)

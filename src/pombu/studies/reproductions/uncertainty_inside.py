@@ -169,6 +169,20 @@ def summary(
     }
 
 
+def tell(numbers: dict[str, Any]) -> str:
+    """What the uncertainty changes in the planner and in the targets."""
+    returns = numbers["point_return_by_kappa"]
+    planned = ", ".join(f"{v:.2f} with κ = {k:g}" for k, v in returns.items())
+    errors = [
+        f"{where} the region {found['STEVE']:.3f}, STEVE-U's {found['STEVE-U']:.3f}"
+        for where, found in numbers["point_target_error"].items()
+    ]
+    return (
+        f"misled in one region, PETS has a return of {planned}; the error of STEVE's "
+        f"targets is {' and '.join(errors)}"
+    )
+
+
 def draw(
     planned: Sequence[tuple[Any, ...]], targets: Sequence[tuple[Any, ...]]
 ) -> Figure:
