@@ -11,6 +11,8 @@ from pombu.studies.curves import Curve
 from pombu.studies.statistics import align
 from pombu.studies.style import BLACK, CYCLE, grid, style, thousands
 
+LINES = ("-", "--", ":")
+"""One for each round of the colours."""
 WIDEST = 35
 """Letters of a label that still lets two columns stand side by side."""
 
@@ -22,10 +24,9 @@ def draw_learning(
     with style():
         figure, axes = grid(1, 1, 5.2, 4.0)
         axis = axes[0, 0]
-        for (label, group), colour in zip(
-            by_label(curves).items(), CYCLE * 3, strict=False
-        ):
-            _draw_group(axis, label, group, colour)
+        for i, (label, group) in enumerate(by_label(curves).items()):
+            again, colour = divmod(i, len(CYCLE))
+            _draw_group(axis, label, group, CYCLE[colour], LINES[again % len(LINES)])
         if reference is not None:
             name, value = reference
             axis.axhline(value, color=BLACK, linestyle=":", linewidth=1.2, label=name)
@@ -39,21 +40,23 @@ def draw_learning(
     return figure
 
 
-def _draw_group(axis: Any, label: str, group: Sequence[Curve], colour: str) -> None:
+def _draw_group(
+    axis: Any, label: str, group: Sequence[Curve], colour: str, line: str
+) -> None:
     for curve in group:
         axis.plot(
             curve.column("real_steps"),
             curve.column("return_real"),
             color=colour,
+            linestyle=line,
             linewidth=0.9,
             alpha=0.5 if len(group) > 1 else 1.0,
             label=None if len(group) > 1 else f"{label}, seed {curve.run.spec.seed}",
         )
     if len(group) > 1:
         steps, mean = mean_of(group)
-        axis.plot(
-            steps, mean, color=colour, label=f"{label}, mean of {len(group)} seeds"
-        )
+        name = f"{label}, mean of {len(group)} seeds"
+        axis.plot(steps, mean, color=colour, linestyle=line, label=name)
 
 
 def mean_of(group: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
