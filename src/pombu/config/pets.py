@@ -25,6 +25,9 @@ class GaussianModelConfig:
     state change, as is done where a task has no such function."""
     learning_rate: float = 1e-3
     """Adam's step size."""
+    final_learning_rate: float | None = None
+    """Adam's step size at the end of a fit, towards which it falls linearly in every
+    fit; None keeps it (paper)."""
     weight_decay: tuple[float, ...] = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
     """Half of this times the squared weights of each layer is added to the loss; the
     last number also holds for the layers after it."""

@@ -158,6 +158,7 @@ def fit(
         interval, _, longest = _budget(config, epoch_steps[member.number])
         interval = min(interval, longest - member.step)
         parameters, optimiser = member.parameters, member.optimiser
+        sizes = (config.learning_rate, config.final_learning_rate)
         for offset in range(0, interval, STEPS_PER_CALL):
             steps = min(STEPS_PER_CALL, interval - offset)
             batches = [next(streams[member.number]) for _ in range(steps)]
@@ -170,7 +171,7 @@ def fit(
                 rows_out,
                 np.stack(batches),
                 steps,
-                _rates(config, first, longest),
+                falling_rates(*sizes, first, longest),
                 config.gradient_clip,
                 config.precision,
             )
@@ -215,9 +216,13 @@ def _budget(config: ModelConfig, epoch_steps: int) -> tuple[int, int, int]:
     return max(interval, 1), patience, longest
 
 
-def _rates(config: ModelConfig, first: int, longest: int) -> np.ndarray:
-    """Step sizes of one call that begins with gradient step `first` of the fit."""
-    start, end = config.learning_rate, config.final_learning_rate
+def falling_rates(
+    start: float, end: float | None, first: int, longest: int
+) -> np.ndarray:
+    """Step sizes of one call that begins with gradient step `first` of a fit.
+
+    They fall linearly from `start` to `end` at step `longest`; None keeps `start`.
+    """
     done = (first + np.arange(STEPS_PER_CALL)) / longest
     rates = start + ((start if end is None else end) - start) * np.minimum(done, 1.0)
     return rates.astype(np.float32)

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pombu.config import GaussianModelConfig, Precision
 from pombu.models.ensemble import Layers, matmul
-from pombu.models.fit import STEPS_PER_CALL, row_batches
+from pombu.models.fit import STEPS_PER_CALL, falling_rates, row_batches
 from pombu.workers import Workers, jit
 
 _LARGEST_LOG_VARIANCE = 0.5
@@ -120,10 +120,11 @@ def _train(
     inputs: Float[Array, "n i"],
     targets: Float[Array, "n y"],
     rows: Int[Array, "s b"],
+    rates: Float[Array, " s"],
     steps: Int[Array, ""],
     config: GaussianModelConfig,
 ) -> tuple[GaussianEnsemble, Any, Float[Array, ""]]:
-    """Take `steps` gradient steps (at most the rows given)."""
+    """Take `steps` gradient steps (at most the rows given), of these sizes."""
     transform = optax.scale_by_adam()
     gradient_of = jax.grad(gaussian_loss, has_aux=True)
 
@@ -132,9 +133,7 @@ def _train(
         batch = rows[number]
         gradient, loss = gradient_of(member, inputs[batch], targets[batch], config)
         direction, optimiser = transform.update(gradient, optimiser)
-        member = jax.tree.map(
-            lambda w, d: w - config.learning_rate * d, member, direction
-        )
+        member = jax.tree.map(lambda w, d: w - rates[number] * d, member, direction)
         return member, optimiser, loss
 
     trained: tuple[GaussianEnsemble, Any, Array] = jax.lax.fori_loop(
@@ -175,6 +174,7 @@ def fit_gaussian(
     rows_out = jnp.asarray(np.pad(targets, padding), jnp.float32)
     total = config.epochs * -(-len(inputs) // config.batch_size)
     total = total if config.max_steps is None else min(total, config.max_steps)
+    sizes = (config.learning_rate, config.final_learning_rate)
 
     def train(number: int) -> tuple[GaussianEnsemble, Any, Array]:
         rng = np.random.default_rng([*seed, number])
@@ -187,8 +187,9 @@ def fit_gaussian(
             steps = min(STEPS_PER_CALL, total - done)
             rows = [next(stream) for _ in range(steps)]
             rows += [rows[-1]] * (STEPS_PER_CALL - steps)
+            batches = (np.stack(rows), falling_rates(*sizes, done, total))
             member, memory, loss = _train(
-                member, memory, rows_in, rows_out, np.stack(rows), steps, config
+                member, memory, rows_in, rows_out, *batches, steps, config
             )
         return member, memory, loss
 

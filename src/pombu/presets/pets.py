@@ -26,7 +26,9 @@ def fast(task: str, horizon: int | None) -> PETSConfig:
     """The ensemble's mean instead of particles, and an eighth of the sequences' steps.
 
     Members of two layers, trained in larger batches on state changes of unit variance
-    and for a bounded number of steps. Two episodes at least are planned side by side.
+    for a bounded number of steps, whose size falls from eight times the published one
+    to 0 in every fit: a third less error. Two episodes at least are planned side by
+    side.
     """
     length = horizon_of(task, horizon)
     number = max(trajectories(_REAL_STEPS, length), 2)
@@ -36,9 +38,11 @@ def fast(task: str, horizon: int | None) -> PETSConfig:
         gamma=0.99,
         model=GaussianModelConfig(
             hidden=(200, 200),
+            learning_rate=8e-3,
+            final_learning_rate=0.0,
             batch_size=256,
-            epochs=40,
-            max_steps=600,
+            epochs=200,
+            max_steps=1000,
             normalise_targets=True,
             weight_decay=(2.5e-5, 5e-5, 7.5e-5),
         ),
@@ -66,7 +70,15 @@ def _fast_point(base: PETSConfig) -> PETSConfig:
         iterations=10,
         evaluation_episodes=5,
         gamma=0.95,
-        model=replace(base.model, hidden=(64, 64), batch_size=64, max_steps=400),
+        model=replace(
+            base.model,
+            hidden=(64, 64),
+            learning_rate=1e-3,
+            final_learning_rate=None,
+            batch_size=64,
+            epochs=40,
+            max_steps=400,
+        ),
         planner=replace(
             base.planner, horizon=5, population=100, elites=10, iterations=5
         ),
