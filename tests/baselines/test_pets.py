@@ -331,6 +331,25 @@ def test_the_ensemble_learns_mean_and_noise() -> None:
     assert losses.shape == (2,)
 
 
+def test_steps_of_a_fit_fall_as_configured() -> None:
+    """Two steps towards 0 are one of the full size and one of half of it."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(50, 2)), rng.normal(size=(50, 1))
+    config = GaussianModelConfig(members=2, hidden=(8,), batch_size=50, epochs=2)
+    ensemble = init_gaussian(jax.random.key(0), 2, 2, 1, config.hidden)
+    memory = gaussian_adam(ensemble)
+
+    def fit(start, memory, **changes):
+        changed = replace(config, **changes)
+        return fit_gaussian(start, memory, x, y, changed, 64, (1, 2), Workers(1))[:2]
+
+    falling, _ = fit(ensemble, memory, learning_rate=0.1, final_learning_rate=0.0)
+    first, memory = fit(ensemble, memory, learning_rate=0.1, epochs=1)
+    second, _ = fit(first, memory, learning_rate=0.05, epochs=1)
+    for one, other in zip(*map(jax.tree.leaves, (falling, second)), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
 def test_returns_look_as_far_ahead_as_the_plan() -> None:
     rewards = np.array([1.0, 2.0, 3.0, 4.0])
     found = returns_within(3, rewards, 0.5)
