@@ -7,7 +7,7 @@ into the task's episodes, which are then planned side by side.
 from dataclasses import replace
 
 from pombu.config import GaussianModelConfig, PETSConfig, PlannerConfig, ValueConfig
-from pombu.presets.sizes import horizon_of, is_own, is_point, trajectories
+from pombu.presets.sizes import horizon_of, is_point, trajectories
 
 _REAL_STEPS = 1000
 _TOTAL = 200_000
@@ -23,7 +23,10 @@ def paper(task: str, horizon: int | None) -> PETSConfig:
 
 
 def fast(task: str, horizon: int | None) -> PETSConfig:
-    """The ensemble's mean instead of particles, and an eighth of the sequences' steps.
+    """The ensemble's mean instead of particles, and an eighth of the sequences.
+
+    It looks as far ahead as the paper: with the true dynamics, twenty steps instead of
+    thirty throw the cheetah on its back.
 
     Members of two layers, trained in larger batches on state changes of unit variance
     for a bounded number of steps, whose size falls from eight times the published one
@@ -47,20 +50,13 @@ def fast(task: str, horizon: int | None) -> PETSConfig:
             weight_decay=(2.5e-5, 5e-5, 7.5e-5),
         ),
         planner=PlannerConfig(
-            horizon=20,
-            population=150,
-            elites=15,
+            population=100,
+            elites=10,
             iterations=3,
             propagation="mean",
         ),
     )
-    if is_point(task):
-        return _fast_point(base)
-    if is_own(task):
-        # How far ahead is far enough is not known, so look as far as the paper does.
-        far = replace(base.planner, horizon=30, population=100, elites=10)
-        return replace(base, planner=far)
-    return base
+    return _fast_point(base) if is_point(task) else base
 
 
 def _fast_point(base: PETSConfig) -> PETSConfig:
