@@ -125,6 +125,13 @@ def test_alpha_is_held_at_the_paper_s_scale() -> None:
     assert panel.jobs(panel.arms[0])[0].config().minimum_kl is None
 
 
+def test_the_other_items_have_the_preset_s_own_alpha() -> None:
+    for name in ("figure-2", "figure-4", "table-1"):
+        panel = panels_of(name)[0]
+        config = panel.jobs(panel.arms[0])[0].config()
+        assert config.minimum_kl == Job("pombu", "HalfCheetah").config().minimum_kl
+
+
 def test_figure_2_has_the_bonus_of_the_published_code() -> None:
     found = {panel.task: panel.alive_bonus for panel in panels_of("figure-2", "paper")}
     assert found == {"HalfCheetah": None, "Swimmer": None, "Ant": 1.0, "Walker2d": 1.0}
