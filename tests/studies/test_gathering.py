@@ -8,6 +8,7 @@ from fabricated import panels_of, write_run
 
 from pombu.errors import UsageError
 from pombu.studies.gathering import Request, answers, choose, gather, read_sources
+from pombu.studies.outputs import headline
 from pombu.studies.jobs import Job, plan
 from pombu.studies.watching import PlainRuns
 from pombu.training import config_file
@@ -140,6 +141,28 @@ def test_the_longest_run_answers_and_is_cut_off(tmp_path: Path) -> None:
     results = gather([alone], request, PlainRuns.__new__(PlainRuns))
     assert results.groups[0].steps == 100_000
     assert results.missing == []
+
+
+def test_runs_are_found_at_any_depth_and_items_are_no_runs(tmp_path: Path) -> None:
+    run = tmp_path / "figure-2" / "runs" / "a"
+    write_run(Job("pombu", "HalfCheetah", 0, total_steps=4000), run)
+    (tmp_path / "figure-2" / "config.json").write_text("{}")
+    for source in (tmp_path, tmp_path / "figure-2", run):
+        assert [curve.run.path for curve in read_sources([source])] == [run]
+
+
+def test_the_papers_number_says_its_steps_where_they_are_not_ours(
+    tmp_path: Path,
+) -> None:
+    write_run(Job("pombu", "HalfCheetah", 0, total_steps=200_000), tmp_path / "a")
+    (panel, *_) = panels_of("table-1")
+    said = {}
+    for steps in (100_000, 200_000):
+        alone = replace(panel, arms=panel.arms[:1], seeds=(0,), total_steps=steps)
+        request = Request("fast", tmp_path, tmp_path / "no", (tmp_path,), train=False)
+        said[steps] = headline(gather([alone], request, PlainRuns.__new__(PlainRuns)))
+    assert said[100_000].endswith("(paper 852 ± 21 at 200k)")
+    assert said[200_000].endswith("(paper 852 ± 21)")
 
 
 def test_an_item_does_not_accept_another_kind_of_source(tmp_path: Path) -> None:

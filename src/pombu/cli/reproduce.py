@@ -40,7 +40,7 @@ class Command:
     out: Path | None = None
     """Folder to write to, which may exist; reproductions/NAME if not given."""
     sources: Annotated[tuple[Path, ...], tyro.conf.arg(name="from")] = ()
-    """Folders of runs that exist, or folders that hold such; they are only read."""
+    """Run folders, or folders that hold some at any depth; they are only read."""
     runs: Path = Path("runs/reproduce")
     """Folder for the runs that are trained; all experiments share them."""
     train: bool = True

@@ -19,7 +19,7 @@ from pombu.studies.study import Watcher, run_study
 from pombu.training import config_file
 from pombu.training.config_file import flat
 from pombu.training.metrics import read_rows
-from pombu.training.run import CONFIG, RunSpec, open_run
+from pombu.training.run import CONFIG, METRICS, RunSpec, open_run
 
 TELLING = (
     *("alpha", "minimum_kl", "beta", "exploration.policies"),
@@ -172,13 +172,12 @@ def gather(panels: Sequence[Panel], request: Request, watcher: Watcher) -> Resul
 
 
 def read_sources(folders: Iterable[Path]) -> list[Curve]:
-    """The runs in folders: each is a run folder, or holds some."""
+    """The runs in folders: each is a run folder, or holds some at any depth."""
     found = []
     for folder in folders:
-        paths = [folder] if (folder / CONFIG).exists() else _inside(folder)
-        for path in paths:
+        for path in _inside(folder):
             run = open_run(path)
-            rows = read_rows(run.metrics)[1] if run.metrics.exists() else []
+            rows = read_rows(run.metrics)[1]
             if rows:
                 found.append(Curve(run, rows))
     return found
@@ -246,7 +245,9 @@ def _inside(folder: Path) -> list[Path]:
         raise UsageError(
             f"{folder} is no folder: give run folders, or a folder that holds some."
         )
-    return sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+    # Other folders have a config.json as well; only a run has metrics beside it.
+    found = sorted(path.parent for path in folder.rglob(METRICS))
+    return [path for path in found if (path / CONFIG).exists()]
 
 
 def _is_whole(curve: Curve | None, job: Job) -> bool:

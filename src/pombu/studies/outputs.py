@@ -11,6 +11,7 @@ from pombu.studies import artifacts
 from pombu.studies.drawing import best_mean, spread
 from pombu.studies.experiments import Item, Panel, Profile
 from pombu.studies.gathering import Group, Request, Results, departed
+from pombu.studies.published import Published
 from pombu.studies.results_page import keep_files
 from pombu.studies.statistics import (
     interval,
@@ -128,12 +129,19 @@ def headline(results: Results) -> str:
             if group.steps < panel.steps(group.arm):
                 text += f" at {thousands(group.steps, 0)}"
             if theirs := panel.published.get(group.arm.label):
-                text += f" (paper {theirs.mean:g} ± {theirs.std:g})"
+                text += f" ({_theirs(theirs, group.steps)})"
             arms.append(text)
         if arms:
             steps = thousands(panel.total_steps, 0)
             parts.append(f"{panel.title}, {steps} steps: {', '.join(arms)}")
     return "; ".join(parts)
+
+
+def _theirs(paper: Published, steps: int) -> str:
+    """The paper's number, with its steps where they are not ours."""
+    text = f"paper {paper.mean:g} ± {paper.std:g}"
+    same = paper.real_steps == steps
+    return text if same else f"{text} at {thousands(paper.real_steps, 0)}"
 
 
 def ours(group: Group) -> tuple[float, float]:
