@@ -9,12 +9,12 @@ import pytest
 from fabricated import panels_of, write_run, write_runs
 
 from pombu.cli import main
+from pombu.studies.costs import imagined_steps
 from pombu.studies.experiments import at
 from pombu.studies.gathering import Request, gather
 from pombu.studies.jobs import Job
 from pombu.studies.outputs import summarise
 from pombu.studies.reproductions import PAGES, find, names
-from pombu.studies.reproductions.costs import imagined_steps
 from pombu.studies.reproductions.table_2 import rows
 from pombu.studies.watching import PlainRuns
 
@@ -227,3 +227,9 @@ def test_costs_are_counted_once_and_estimated_from_measured_runs(
     assert cheetah["core_hours"] == pytest.approx(pace * cheetah["imagined_steps"])
     slbo = next(cost for cost in costs if cost["algorithm"] == "slbo")
     assert slbo["core_hours"] is None
+    assert [cost["horizon"] for cost in costs] == sorted(c["horizon"] for c in costs)
+    page = (tmp_path / "costs" / "README.md").read_text()
+    hours = sum(cost["core_hours"] or 0.0 for cost in costs)
+    assert f"**{hours:,.0f} core-hours**, and " in page
+    assert "| slbo | HalfCheetah | 200 | 3 | 600k | 1.9e+08 |  |" in page
+    assert "| paper | pombu | HalfCheetah | 200 | 200k | 4e+07 | 0.33 | 2 |" in page

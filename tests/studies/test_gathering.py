@@ -8,8 +8,8 @@ from fabricated import panels_of, write_run
 
 from pombu.errors import UsageError
 from pombu.studies.gathering import Request, answers, choose, gather, read_sources
-from pombu.studies.outputs import headline
 from pombu.studies.jobs import Job, plan
+from pombu.studies.outputs import headline
 from pombu.studies.watching import PlainRuns
 from pombu.training import config_file
 from pombu.training.config_file import flat

@@ -44,6 +44,12 @@ def write_json(path: Path, value: Any) -> Path:
     return path
 
 
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table as it stands in a Markdown page."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def write_provenance(
     folder: Path, name: str, profile: str, settings: Any
 ) -> list[Path]:

@@ -12,7 +12,7 @@ from pombu.envs import CATALOGUE
 from pombu.errors import StoppedError, UsageError
 from pombu.studies.curves import Curve
 from pombu.studies.experiments import Arm, Item, Panel, Profile
-from pombu.studies.jobs import Job, plan
+from pombu.studies.jobs import Job, longest, plan
 from pombu.studies.places import Place
 from pombu.studies.statistics import Aligned, align
 from pombu.studies.study import Watcher, run_study
@@ -154,7 +154,7 @@ def gather(panels: Sequence[Panel], request: Request, watcher: Watcher) -> Resul
         ]
         missing = [job for job in jobs if not _is_whole(choose(job, known), job)]
         if missing:
-            planned = plan(_longest(missing), request.runs)
+            planned = plan(longest(missing), request.runs)
             place = request.place.open()
             outcome = run_study(planned, request.runs, place, watcher)
             if outcome.signal is not None:
@@ -256,17 +256,6 @@ def _is_whole(curve: Curve | None, job: Job) -> bool:
         return False
     last = curve.rows[-1]
     return last["real_steps"] >= steps and math.isfinite(last.get("return_real", 0.0))
-
-
-def _longest(jobs: Iterable[Job]) -> list[Job]:
-    """One job where several differ in their steps alone: the longest answers all."""
-    found: dict[object, Job] = {}
-    for job in jobs:
-        experiment = (job.algorithm, job.preset, job.seed, job.config())
-        other = found.get(experiment)
-        if other is None or (job.total_steps or 0) > (other.total_steps or 0):
-            found[experiment] = job
-    return list(found.values())
 
 
 def _curves(panel: Panel, arm: Arm, known: Sequence[Curve]) -> tuple[Curve, ...]:

@@ -142,6 +142,17 @@ def plan(jobs: Iterable[Job], folder: Path) -> list[Planned]:
     return list(planned.values())
 
 
+def longest(jobs: Iterable[Job]) -> list[Job]:
+    """One job where several differ in their steps alone: the longest answers all."""
+    found: dict[object, Job] = {}
+    for job in jobs:
+        experiment = (job.algorithm, job.preset, job.seed, job.config())
+        other = found.get(experiment)
+        if other is None or (job.total_steps or 0) > (other.total_steps or 0):
+            found[experiment] = job
+    return list(found.values())
+
+
 def require_same(planned: Planned) -> None:
     """Refuse a folder in which there is something else than this job's run."""
     path = planned.path

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pombu.errors import UsageError
-from pombu.studies.artifacts import save_figure
+from pombu.studies.artifacts import markdown_table, save_figure
 from pombu.studies.asking import command_for
 from pombu.studies.comparing import by_label
 from pombu.studies.curves import Curve, read_curves
@@ -154,18 +154,18 @@ def _written(folder: Path, section: Section) -> list[str]:
     elif target is not None:
         lines += [f"Target: {target[1]:g}, {target[0]} real steps.", ""]
     lines += [f"![Learning curves]({folder.name}/{section.name}/returns.png)", ""]
-    lines += _table(section)
+    lines += [_table(section)]
     commands = [_command(curve) for curve in section.curves]
     return [*lines, "", "```", *commands, "```"]
 
 
-def _table(section: Section) -> list[str]:
+def _table(section: Section) -> str:
     paper, target = section.paper, section.target
     titles = ["run", "seed", "real steps", "imagined steps"]
     titles += ["needed"] if target else []
     titles += ["return", "deterministic", "best", "hours"]
     titles += ["the paper at 200k", "its imagined steps", "its hours"] if paper else []
-    rows = [titles, ["---"] * len(titles)]
+    rows = []
     for label, group in by_label(section.curves).items():
         for curve in group:
             row = [label, *_counted(curve)]
@@ -176,7 +176,7 @@ def _table(section: Section) -> list[str]:
             if paper:
                 row += _beside(paper.get(curve.run.spec.algorithm))
             rows.append(row)
-    return [f"| {' | '.join(row)} |" for row in rows]
+    return markdown_table(titles, rows)
 
 
 def _counted(curve: Curve) -> list[str]:

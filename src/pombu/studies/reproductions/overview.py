@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pombu.studies.artifacts import markdown_table
 from pombu.studies.outputs import LINE
 from pombu.studies.reproductions import PAGES, Profile, find, names
 
@@ -15,15 +16,14 @@ def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
     """Write the page; the profile makes no difference."""
     lines = {line["item"]: (line, folder) for line, folder in read_lines(out)}
     items = [name for name in names() if name not in PAGES]
-    parts = [OPENING, "| item | profile | what came out | folder |\n|---|---|---|---|"]
-    table = [
-        f"| {name} | {line['profile']} | {line['says']}{_note(line)} "
-        f"| [{folder}]({folder}) |"
+    rows = [
+        (name, line["profile"], line["says"] + _note(line), f"[{folder}]({folder})")
         for name in items
         if name in lines
         for line, folder in [lines[name]]
     ]
-    parts[-1] = "\n".join([parts[-1], *table])
+    table = markdown_table(("item", "profile", "what came out", "folder"), rows)
+    parts = [OPENING, table]
     parts += [_section(name, *lines[name], out) for name in items if name in lines]
     parts.append(_missing([name for name in items if name not in lines]))
     parts += [_pages(out)]
@@ -75,6 +75,9 @@ def _missing(names: list[str]) -> str:
 
 
 def _pages(out: Path) -> str:
-    pages = sorted(path.name for path in out.glob("*.md") if path.name != "README.md")
-    rows = "\n".join(f"- [{name}]({name})" for name in pages)
+    pages = [path for path in out.glob("*.md") if path.name != "README.md"]
+    found = (
+        path.relative_to(out).as_posix() for path in (*pages, *out.glob("*/README.md"))
+    )
+    rows = "\n".join(f"- [{name}]({name})" for name in sorted(found))
     return f"## More\n\n{rows}" if rows else ""

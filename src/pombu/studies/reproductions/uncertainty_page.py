@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pombu.errors import UsageError
+from pombu.studies.artifacts import markdown_table
 from pombu.studies.points.outcome import FLAT, TIMED, stage_title
 from pombu.studies.reproductions import Profile
 
@@ -72,13 +73,13 @@ states."""
 
 
 def _chain_part(chain: dict[str, dict[str, float]]) -> str:
-    rows = [
-        f"| {name[2:]} | {x['D']:.8f} | {x['W']:.8f} | {x['U']:.8f} | {x['B']:.5f} | "
-        f"{x['U/D']:.4f} | {x['B/D']:.1f} |"
-        for name, x in chain.items()
-    ]
-    table = "\n".join(
-        ["| H | D | W | U | B | U/D | B/D |", "|---|---|---|---|---|---|---|", *rows]
+    digits = {"D": 8, "W": 8, "U": 8, "B": 5, "U/D": 4, "B/D": 1}
+    table = markdown_table(
+        ["H", *digits],
+        [
+            [name[2:], *(f"{x[column]:.{n}f}" for column, n in digits.items())]
+            for name, x in chain.items()
+        ],
     )
     return f"""## Appendix C: the bounds on the chain
 
@@ -129,9 +130,7 @@ def _score_table(name: str, found: dict[str, Any]) -> str:
     rows.append(
         ["members rolled alone", *(_interval(alone[score]) for score in SCORES)]
     )
-    lines = [header, ["---"] * len(header), *rows]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"### {TITLES.get(name, name)}\n\n{table}"
+    return f"### {TITLES.get(name, name)}\n\n{markdown_table(header, rows)}"
 
 
 def _verdict(name: str, found: dict[str, Any], stage: str) -> str:
@@ -150,22 +149,31 @@ def _verdict(name: str, found: dict[str, Any], stage: str) -> str:
 
 
 def _independence_part(scores: dict[str, Any]) -> str:
-    rows = "\n".join(
-        f"| {TITLES.get(name, name)} | {_interval(found['member_variance_over_u'])} | "
-        f"{_interval(found['squared_error_over_member_variance'])} | "
-        f"{_interval(found['root_mean_square_error'])} |"
-        for name, found in scores.items()
+    columns = {
+        "member variance / U": "member_variance_over_u",
+        "squared error / member variance": "squared_error_over_member_variance",
+        "error of Q (RMS)": "root_mean_square_error",
+    }
+    table = markdown_table(
+        ["", *columns],
+        [
+            [TITLES.get(name, name), *(_interval(found[x]) for x in columns.values())]
+            for name, found in scores.items()
+        ],
     )
-    by_dataset = "\n".join(
-        f"| {TITLES.get(name, name)} | {ratio:.1f} | {z:.2f} |"
-        for name, found in scores.items()
-        for ratio, z in sorted(
-            zip(
-                found["member_variance_over_u_by_dataset"],
-                found["mean_z_squared_by_dataset"][TIMED],
-                strict=True,
+    by_dataset = markdown_table(
+        ["", "member variance / U", "mean z², V(s, h)"],
+        [
+            [TITLES.get(name, name), f"{ratio:.1f}", f"{z:.2f}"]
+            for name, found in scores.items()
+            for ratio, z in sorted(
+                zip(
+                    found["member_variance_over_u_by_dataset"],
+                    found["mean_z_squared_by_dataset"][TIMED],
+                    strict=True,
+                )
             )
-        )
+        ],
     )
     members = len(next(iter(scores.values()))["model_loss"][0])
     return f"""## What decides mean z²: two errors of opposite sign
@@ -176,16 +184,12 @@ column, with V(s, h). But the judged Q is a mean over the members, whose mistake
 cancel: its squared error is only a fraction of the members' variance, about 1/K if
 their mistakes are independent of each other: the second column.
 
-| | member variance / U | squared error / member variance | error of Q (RMS) |
-|---|---|---|---|
-{rows}
+{table}
 
 The product of the two is what mean z² sees. Where it is near 1, the histogram is close
 to N(0, 1); that is no evidence for independence across steps, which does not hold here.
 Dataset by dataset, in the order of how far the mistakes persist:
 
-| | member variance / U | mean z², V(s, h) |
-|---|---|---|
 {by_dataset}
 
 Two things follow. On another task, policy or K the two need not cancel: look at
