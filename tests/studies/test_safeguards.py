@@ -14,7 +14,7 @@ from pombu.errors import StoppedError, UsageError
 from pombu.studies import cores, gathering
 from pombu.studies.asking import command_for
 from pombu.studies.gathering import Request, choose, departed, gather, read_sources
-from pombu.studies.jobs import Job
+from pombu.studies.jobs import Job, longest
 from pombu.studies.parcels import Parcel, unpack
 from pombu.studies.places import Place
 from pombu.studies.progress import examine
@@ -197,9 +197,9 @@ def test_the_same_experiment_under_two_names_is_one_run() -> None:
     plain = Job("pombu", "HalfCheetah", 0, "paper", 1000)
     named = replace(plain, overrides=(("alpha", 0.5), ("minimum_kl", None)))
     assert plain.config() == named.config()
-    assert gathering._longest([plain, named]) == [plain]
+    assert longest([plain, named]) == [plain]
     longer = replace(named, total_steps=2000)
-    assert gathering._longest([plain, longer]) == [longer]
+    assert longest([plain, longer]) == [longer]
 
 
 def test_max_lines_are_left_out_where_steps_are_given() -> None:
