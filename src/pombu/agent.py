@@ -270,11 +270,13 @@ class _Remember(Callback):
 def as_rows(name: str, given: Any, dim: int) -> np.ndarray:
     """One row or a batch of rows as [n, dim]."""
     rows = np.asarray(given, np.float32)
-    if rows.size == 0 or rows.size % dim or not np.isfinite(rows).all():
+    if rows.size == 0 or rows.size % dim:
         raise UsageError(
-            f"The {name} has shape {rows.shape}; give one of {dim} finite entries, or "
-            f"a batch [n, {dim}]."
+            f"The {name} has shape {rows.shape}; give one of {dim} entries, or a batch "
+            f"[n, {dim}]."
         )
+    if not np.isfinite(rows).all():
+        raise UsageError(f"The {name} has entries that are not finite.")
     return rows.reshape(-1, dim)
 
 

@@ -37,10 +37,14 @@ class Proposal:
     def __call__(self, observation: Any) -> np.ndarray:
         """The action to take, in the environment's own units and bounds."""
         row = np.asarray(observation, np.float32).ravel()
-        if row.shape != (self._task.observation_dim,) or not np.isfinite(row).all():
+        if row.shape != (self._task.observation_dim,):
             raise UsageError(
                 f"The observation has shape {np.shape(observation)}; give "
-                f"{self._task.observation_dim} finite entries."
+                f"{self._task.observation_dim} entries."
+            )
+        if not np.isfinite(row).all():
+            raise UsageError(
+                "The observation has entries that are not finite: give finite ones."
             )
         drawn = self._act(row[None], self._step)
         self._step += 1

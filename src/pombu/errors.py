@@ -1,6 +1,6 @@
-"""The two kinds of error a user can meet.
+"""The kinds of error a user can meet.
 
-Both carry one sentence that says what was wrong, what is accepted and what to do. The
+All carry one sentence that says what was wrong, what is accepted and what to do. The
 command line prints that sentence alone and exits with the class's code.
 """
 

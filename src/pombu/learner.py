@@ -221,7 +221,7 @@ class WorldLearner(TaskLearner[W], ABC, Generic[W, S]):
             return evaluated
         return {
             **evaluated,
-            **prediction_error(self.world(state), self.rules, real),
+            **prediction_error(self.world(state), self.rules, real, self.task.horizon),
         }
 
 

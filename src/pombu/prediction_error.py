@@ -45,7 +45,7 @@ open_loop = jit(_open_loop)
 
 
 def prediction_error(
-    world: World, rules: Rules, episodes: Sequence[Episode]
+    world: World, rules: Rules, episodes: Sequence[Episode], horizon: int
 ) -> dict[str, float]:
     """Root mean squared error of open-loop predictions, in standard deviations.
 
@@ -53,12 +53,18 @@ def prediction_error(
     median over segments and members is reported, because a few diverge. Shorter
     segments are padded, so that shapes stay the same however episodes end; horizons
     that none of them reaches are left out.
+
+    Args:
+        world: the learned one.
+        rules: what is known of it.
+        episodes: real ones.
+        horizon: their steps, at most.
     """
-    length = min(HORIZONS[-1], rules.horizon)
+    length = min(HORIZONS[-1], horizon)
     segments = [
         (e.observations[t : t + length + 1], e.actions[t : t + length])
         for e in episodes
-        for t in range(0, rules.horizon - length + 1, length)
+        for t in range(0, horizon - length + 1, length)
     ]
     lengths = np.array([len(taken) for _, taken in segments])
     states = _padded([observed for observed, _ in segments], length + 1)

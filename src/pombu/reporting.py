@@ -30,7 +30,8 @@ def improvement_summary(
         "kl": report.kl,
         "penalty": report.penalty,
         "p_improve": report.p_improve,
-        "surrogate": report.surrogate,
+        "clipped_gain": report.p_improve * goals.advantage_unit,
+        "gain": report.surrogate * goals.advantage_unit,
         "gradient_norm": report.gradient_norm,
         "value_loss": value_loss,
         "uncertainty": uncertainty,
@@ -49,9 +50,10 @@ def improvement_metrics(summaries: Sequence[dict[str, Array]]) -> dict[str, floa
     mean["return_model"] = float(rows[-1]["return_model"])
     mean["masked_trajectories"] *= len(rows)
     penalty = max(mean["penalty"], 1e-12)
-    # p_improve is L_clip; the two below make it the probability the paper speaks of.
-    mean["p_improve_ratio"] = mean["p_improve"] / penalty
-    z = mean.pop("surrogate") / penalty
+    # p_improve is L_clip; the two below make it the probability the paper speaks of,
+    # with gains in the units of the penalty.
+    mean["p_improve_ratio"] = mean.pop("clipped_gain") / penalty
+    z = mean.pop("gain") / penalty
     mean["p_improve_prob"] = 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))
     return mean
 

@@ -46,6 +46,8 @@ class Targets(NamedTuple):
     """sqrt(D)."""
     advantage_std: Float[Array, ""]
     """Standard deviation of the advantages before they were standardised."""
+    advantage_unit: Float[Array, ""]
+    """What 1 of the advantages is, in the units of the uncertainty."""
 
 
 def targets(
@@ -84,13 +86,14 @@ def targets(
     mean = jnp.sum(advantages * weight) / count
     std = jnp.sqrt(jnp.sum((advantages - mean) ** 2 * weight) / count)
     std = jnp.maximum(std, 1e-8)
+    unit = jnp.ones_like(std)
     if config.standardise_advantages:
-        advantages = (advantages - mean) / std
+        advantages, unit = (advantages - mean) / std, std
     variance = propagate(local, config.gamma, continues)
     clip = config.variance_clip if isinstance(config, ReturnConfig) else None
     if clip is not None:
         variance = jnp.minimum(variance, clip)
     uncertainty = standard_deviation(variance)
     if isinstance(config, ReturnConfig) and config.uncertainty_units == "advantage":
-        uncertainty = uncertainty / std
-    return Targets(returns, advantages, uncertainty, std)
+        uncertainty, unit = uncertainty / std, unit / std
+    return Targets(returns, advantages, uncertainty, std, unit)

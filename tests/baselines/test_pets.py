@@ -365,6 +365,8 @@ def test_a_task_without_a_reward_is_refused() -> None:
 
 
 def test_particles_are_shared_out_evenly() -> None:
+    with pytest.raises(UsageError, match=r"model\.max_steps is 0"):
+        GaussianModelConfig(max_steps=0)
     with pytest.raises(UsageError, match=r"planner\.particles is 7"):
         PETSConfig(planner=PlannerConfig(particles=7))
     with pytest.raises(UsageError, match="kappa"):

@@ -242,6 +242,14 @@ def test_sac_waits_for_its_first_steps(task: Task) -> None:
     assert np.isfinite(list(metrics.values())).all()
 
 
+def test_sac_trains_as_soon_as_it_has_its_first_steps(task: Task) -> None:
+    learner = sac_learner(task)
+    steps = learner.config.trajectories * task.horizon
+    learner = sac_learner(task, learning_starts=steps, bout=learner.config.trajectories)
+    _, metrics = learner.iterate(learner.init(0), EpisodeStore(), StageTimer())
+    assert "value_loss" in metrics
+
+
 def test_a_fixed_temperature_is_no_part_of_the_state(task: Task) -> None:
     state = sac_learner(task, temperature=0.2).init(0)
     assert "log_temperature" not in state.networks.tensors

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -277,6 +278,16 @@ def test_updates_follow_real_steps_and_targets_follow_updates() -> None:
         jax.tree.leaves(state.networks.critics)[0],
         jax.tree.leaves(state.frozen.critics)[0],
     ), "frozen at the fifth update, not at the seventh"
+
+
+def test_models_are_not_ahead_before_there_is_an_update() -> None:
+    config = replace(
+        preset("steve", "smoke", "Point2D", 10), learning_starts=0, updates_per_step=0.0
+    )
+    learner = Learner(load(config.env), config)
+    first = learner.init(0)
+    state, _ = learner.iterate(first, EpisodeStore(), StageTimer())
+    assert eqx.tree_equal(first.model, state.model)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def still(length: int) -> Episode:
 
 def test_errors_grow_with_the_horizon() -> None:
     """The middle member is off by h x drift, in units of a standard deviation of 2."""
-    errors = prediction_error(still_world(0.1), RULES, [still(30), still(30)])
+    errors = prediction_error(still_world(0.1), RULES, [still(30), still(30)], 30)
     expected = {1: 0.05, 5: 0.25, 20: 1.0}
     for horizon, error in expected.items():
         assert errors[f"model_error_{horizon}"] == pytest.approx(error, rel=1e-4)
@@ -52,7 +52,7 @@ def test_errors_grow_with_the_horizon() -> None:
 
 
 def test_short_episodes_count_as_far_as_they_go() -> None:
-    errors = prediction_error(still_world(0.1), RULES, [still(3), still(12)])
+    errors = prediction_error(still_world(0.1), RULES, [still(3), still(12)], 30)
     expected = {1: 0.05, 5: 0.25}
     for horizon, error in expected.items():
         assert errors[f"model_error_{horizon}"] == pytest.approx(error, rel=1e-4)
@@ -60,5 +60,19 @@ def test_short_episodes_count_as_far_as_they_go() -> None:
 
 
 def test_diverging_predictions_are_large_but_finite() -> None:
-    errors = prediction_error(still_world(0.0, growth=1e3), RULES, [still(30)])
+    errors = prediction_error(still_world(0.0, growth=1e3), RULES, [still(30)], 30)
     assert errors["model_error_20"] == 1e6
+
+
+def test_a_whole_episode_counts_where_imagined_ones_are_shorter() -> None:
+    """It moves only in its second and third fifty steps."""
+    moving = Episode(
+        np.concatenate([np.ones(50), np.arange(1.0, 102.0)])[:, None]
+        * np.ones((1, 2), np.float32),
+        np.zeros((150, 1), np.float32),
+        np.zeros(150, np.float32),
+        False,
+    )
+    errors = prediction_error(still_world(0.0), RULES, [moving], 150)
+    assert errors["model_error_1"] == pytest.approx(0.5, rel=1e-4)
+    assert errors["model_error_50"] == pytest.approx(25.0, rel=1e-4)

@@ -32,14 +32,15 @@ def make_update(scale: float) -> Any:
         masked=jnp.float32(1.0),
     )
     uncertainty = scale * jnp.array([[1.0, 2.0, 99.0], [3.0, 4.0, 99.0]])
-    goals = Targets(ones, ones, uncertainty, jnp.float32(scale))
+    unit = jnp.float32(10.0 / scale)
+    goals = Targets(ones, ones, uncertainty, jnp.float32(scale), unit)
     report = PolicyReport(*(jnp.float32(x) for x in numbers))
     return report, jnp.float32(scale), imagined, goals
 
 
 def test_means_over_the_updates() -> None:
     """kl, L_exp, L_clip, L_std and the gradient's norm are 1 ... 5, and then 3 times
-    that."""
+    that. A unit of the advantages is 10 and then 10/3 of the penalty's."""
     metrics = improvement_metrics(
         [improvement_summary(*make_update(scale)) for scale in (1.0, 3.0)]
     )
@@ -48,8 +49,8 @@ def test_means_over_the_updates() -> None:
     assert metrics["penalty"] == 8.0
     assert metrics["gradient_norm"] == 10.0
     assert metrics["value_loss"] == 2.0
-    assert metrics["p_improve_ratio"] == pytest.approx(6.0 / 8.0)
-    assert metrics["p_improve_prob"] == pytest.approx(norm.cdf(4.0 / 8.0))
+    assert metrics["p_improve_ratio"] == pytest.approx(30.0 / 8.0)
+    assert metrics["p_improve_prob"] == pytest.approx(norm.cdf(20.0 / 8.0))
     assert metrics["uncertainty"] == 2 * 2.5
     assert metrics["advantage_std"] == 2.0
     assert metrics["masked_trajectories"] == 2.0

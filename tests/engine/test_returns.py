@@ -141,6 +141,7 @@ class TestWhatAlphaAndBetaMean:
         expected = (clipped - clipped.mean()) / clipped.std()
         np.testing.assert_allclose(answer.advantages[0], expected, rtol=1e-5)
         assert float(answer.advantage_std) == pytest.approx(clipped.std())
+        assert float(answer.advantage_unit) == pytest.approx(clipped.std())
         np.testing.assert_allclose(
             answer.uncertainty[0], np.sqrt([0, 1, 4, 5, 5]), rtol=1e-5
         )
@@ -160,6 +161,7 @@ class TestWhatAlphaAndBetaMean:
             advantage_clip=None, variance_clip=None, uncertainty_units="advantage"
         )
         once = self.targets(config)
+        assert float(once.advantage_unit) == pytest.approx(1.0)
         std = self.rewards.std()
         np.testing.assert_allclose(
             once.uncertainty, np.sqrt(self.local) / std, rtol=1e-5
@@ -167,4 +169,26 @@ class TestWhatAlphaAndBetaMean:
         self.rewards, self.local = 2 * self.rewards, 4 * self.local
         np.testing.assert_allclose(
             self.targets(config).uncertainty, once.uncertainty, rtol=1e-5
+        )
+
+    @pytest.mark.parametrize("standardise", [True, False])
+    @pytest.mark.parametrize("units", ["reward", "advantage"])
+    def test_the_unit_takes_advantages_to_the_uncertainty(
+        self, standardise: bool, units: Any
+    ) -> None:
+        """A over sqrt(D) in one unit is the same, whatever the two are divided by."""
+        config = ReturnConfig(
+            advantage_clip=None,
+            variance_clip=None,
+            standardise_advantages=standardise,
+            uncertainty_units=units,
+        )
+        answer = self.targets(config)
+        shift = self.rewards.mean() if standardise else 0.0
+        np.testing.assert_allclose(
+            answer.advantages[:, 1:]
+            * answer.advantage_unit
+            / answer.uncertainty[:, 1:],
+            (self.rewards - shift)[:, 1:] / np.sqrt(self.local)[:, 1:],
+            rtol=1e-5,
         )

@@ -56,8 +56,10 @@ def test_proposals_are_in_the_box_and_repeatable() -> None:
         np.testing.assert_array_equal(action, second(np.zeros(2)))
         assert action.shape == (1,)
         assert abs(action[0]) <= 0.5
-    with pytest.raises(UsageError, match="2 finite entries"):
+    with pytest.raises(UsageError, match="give 2 entries"):
         first(np.zeros(3))
+    with pytest.raises(UsageError, match="not finite"):
+        first(np.array([0.0, np.nan]))
 
 
 def test_a_saved_agent_still_has_what_it_has_not_learned_from(

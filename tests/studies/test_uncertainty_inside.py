@@ -3,16 +3,20 @@
 import json
 from pathlib import Path
 
+import equinox as eqx
 import numpy as np
 import pytest
 
+from pombu.algorithms import pets
 from pombu.envs import load
 from pombu.envs.point import ACTION_BOUND
+from pombu.presets import preset
 from pombu.studies.mirage import (
     CENTRE,
     as_transitions,
     believed,
     inside,
+    misled_planner,
     optimal_values,
     sample,
 )
@@ -53,6 +57,14 @@ def test_episodes_start_behind_the_region() -> None:
         first = env.reset(seed=seed)[0]
         assert inside(np.linspace(0, 1, 50)[:, None] * first).any()
     env.close()
+
+
+def test_the_planner_has_a_value_function_whatever_kappa_it_is_given() -> None:
+    task, config = load("Point2D"), preset("pets", "smoke", "Point2D")
+    assert config.kappa == 0.0
+    untrained = pets.Learner(task, config).init(0)
+    state = misled_planner(config, task, 60, 0)
+    assert not eqx.tree_equal(untrained.value, state.value)
 
 
 @pytest.mark.slow

@@ -209,6 +209,11 @@ def test_the_diagnosis_of_a_single_member_is_undefined():
     assert np.isnan(diagnosis.ratio)
 
 
+def test_the_diagnosis_of_no_member_is_refused():
+    with pytest.raises(UsageError, match="members is empty"):
+        diagnose([], value, lambda s: 0 * s, np.ones((2, 2)), 3, reward=reward)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

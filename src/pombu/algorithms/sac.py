@@ -98,7 +98,7 @@ class Learner:
                 new = sum(map(len, bout))
                 steps += new
                 updates = round(config.updates_per_step * new)
-                if steps > config.learning_starts and updates:
+                if steps >= config.learning_starts and updates:
                     model.train(updates, config.batch_size)
             collected += bout
         state = eqx.tree_at(

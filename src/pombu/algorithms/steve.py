@@ -141,6 +141,9 @@ class Learner(TaskLearner[STEVEConfig]):
         config = self.config
         if int(state.real_steps) < config.learning_starts:
             return state, {}
+        left, reports = round(config.updates_per_step * new), []
+        if not left:
+            return state, {}
         data, filled = self.data(episodes)
         if not int(state.updates):
             model, optimiser, _ = train_model(
@@ -157,7 +160,6 @@ class Learner(TaskLearner[STEVEConfig]):
                 state,
                 (model, optimiser, model),
             )
-        left, reports = round(config.updates_per_step * new), []
         while left > 0:
             steps = config.target_period - int(state.updates) % config.target_period
             steps = min(steps, left)

@@ -61,7 +61,7 @@ class Command:
         if found is None:
             raise UsageError(
                 f"{run.path} has no checkpoint yet: go on with `pombu resume "
-                f"{run.path}` first."
+                f"{run.named}` first."
             )
         loaded, episodes = found
         measured = measure(

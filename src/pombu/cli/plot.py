@@ -14,8 +14,8 @@ from pombu.errors import UsageError
 class Command:
     """Draw the learning curves of one or more runs.
 
-    Runs of the same algorithm and preset are taken for seeds of one experiment: each is
-    drawn thin, their mean thick.
+    Runs that differ in their seed and length alone are taken for seeds of one
+    experiment: each is drawn thin, their mean thick.
 
     Examples:
       pombu plot runs/cheetah

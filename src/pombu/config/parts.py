@@ -80,6 +80,7 @@ class ModelConfig:
         at_least("model.members (K)", self.members, 1)
         for name in ("batch_size", "validation_rows", "validate_every", "max_epochs"):
             at_least(f"model.{name}", getattr(self, name), 1)
+        at_least("model.patience", self.patience, 0)
         for name in ("validate_every_steps", "max_steps"):
             if getattr(self, name) is not None:
                 at_least(f"model.{name}", getattr(self, name), 1)

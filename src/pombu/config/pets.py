@@ -48,6 +48,8 @@ class GaussianModelConfig:
     def __post_init__(self) -> None:
         for name in ("members", "batch_size", "epochs"):
             at_least(f"model.{name}", getattr(self, name), 1)
+        if self.max_steps is not None:
+            at_least("model.max_steps", self.max_steps, 1)
         if not self.weight_decay:
             raise UsageError(
                 "model.weight_decay is empty: give one number for all layers, or one "

@@ -55,7 +55,7 @@ class PPOConfig:
     normalise_observations: bool = True
     """Shift and scale observations by the mean and deviation of those before."""
     scale_rewards: bool = False
-    """Divide rewards by the standard deviation of the real returns before."""
+    """Divide rewards by the standard deviation of the real returns so far."""
 
     def __post_init__(self) -> None:
         for name in ("trajectories", "iterations", "evaluation_episodes", "epochs"):

@@ -1,4 +1,4 @@
-"""Compare a contract with real steps, or say what is used where there is none."""
+"""Compare a contract with real steps."""
 
 from collections.abc import Callable
 from typing import Any

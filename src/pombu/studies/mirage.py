@@ -7,7 +7,7 @@ Everything else is supervised: actor and critics are fitted to the optimal polic
 its true values, so that what remains is the effect of the weighting or of kappa.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -69,8 +69,9 @@ def sample(number: int, throw: float, rng: np.random.Generator) -> Sample:
 
 
 def misled_planner(config: PETSConfig, task: Task, steps: int, seed: int) -> pets.State:
-    """PETS's state with members that learned from their own beliefs."""
-    learner = pets.Learner(task, config)
+    """PETS's state with members that learned from their own beliefs, and a V."""
+    # Whatever kappa it is to plan with: PETS without one trains no V.
+    learner = pets.Learner(task, replace(config, kappa=1.0))
     state = learner.init(seed)
     rng = np.random.default_rng([seed, 1])
     real = collect(task, lambda seen, _: rng.uniform(-1, 1, seen.shape), range(20))

@@ -76,6 +76,8 @@ def diagnose(
             anew; their D is averaged before it is compared.
         seed: what the members are drawn from.
     """
+    if not members:
+        raise UsageError("members is empty; give at least one function.")
     if horizon < 1 or trajectories < 1:
         raise UsageError(
             f"horizon is {horizon} and trajectories {trajectories}; both must be 1 or "
