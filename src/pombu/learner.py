@@ -114,6 +114,11 @@ def keys_of(state: Progress) -> Keys:
     return Keys(int(state.seed), int(state.iteration))
 
 
+def share_done(state: Progress, iterations: int) -> float:
+    """Share of the planned iterations that lies behind."""
+    return min(int(state.iteration) / iterations, 1.0)
+
+
 def after_iteration(state: P) -> P:
     """The state with one more iteration behind it."""
     counted: P = eqx.tree_at(lambda s: s.iteration, state, state.iteration + 1)

@@ -86,11 +86,26 @@ def gather(
         turned = (
             jax.tree.map(lambda x: np.roll(x, -first, 0), stack) if first else stack
         )
-        part, name = ((), "collect") if not index else ((index,), f"collect {index}")
+        part, seeds = round_keys(index, number, keys)
         act = act_with((turned, normaliser), number, keys.jax("collect", *part))
-        return act, keys.episodes(name, number)
+        return act, seeds
 
     return collect_rounds(task, round_of, least_steps)
+
+
+def round_keys(
+    index: int, number: int, keys: Keys
+) -> tuple[tuple[int, ...], list[int]]:
+    """What tells a round's random streams apart, and the seeds of its episodes."""
+    if not index:
+        return (), keys.episodes("collect", number)
+    return (index,), keys.episodes(f"collect {index}", number)
+
+
+def act_randomly(number: int, actions: int, keys: Keys) -> Act:
+    """Uniform random actions in policy space, for as many episodes side by side."""
+    rng = np.random.default_rng(keys.numpy("collect"))
+    return lambda *_: rng.uniform(-1, 1, (number, actions))
 
 
 def evaluate(

@@ -108,6 +108,10 @@ def test_nothing_to_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "figure-3 has no run to draw" in capsys.readouterr().err
     assert main([*command, "--from", "nowhere", "--out", str(tmp_path)]) == 2
     assert "nowhere is no folder" in capsys.readouterr().err
+    computed = ["reproduce", "figure-1", "--out", str(tmp_path), "--seeds", "2"]
+    assert main([*computed, "--no-train"]) == 2
+    said = capsys.readouterr().err
+    assert "figure-1 is computed without training runs, so --no-train and" in said
 
 
 @pytest.mark.parametrize("profile", ["smoke", "fast", "paper"])

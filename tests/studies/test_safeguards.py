@@ -96,12 +96,13 @@ def test_an_item_without_runs_is_left_out_of_all(tmp_path: Path, capsys: Any) ->
         def say(self, text: str) -> None:
             said.append(text)
 
-    quick = ["figure-4", "appendix-long", "overview"]
+    quick = ["figure-1", "figure-4", "appendix-long", "overview"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pombu.studies.reproducing.names", lambda: quick)
         numbers, missing = reproduce_all(request, Said())
     assert set(numbers) == {"figure-4"}
     assert any("appendix-long has no run yet" in text for text in said)
+    assert "figure-1 is not drawn but computed, and is left out" in said
     assert any(text.startswith("appendix-long: ") for text in missing)
     assert (tmp_path / "out" / "figure-4" / "figure-4.png").exists()
 

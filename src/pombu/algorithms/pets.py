@@ -29,7 +29,7 @@ from pombu.data import (
 )
 from pombu.envs import Episode, Task, collect
 from pombu.improvement import Batch, improve_value, value_adam
-from pombu.learner import Metrics, Progress, TaskLearner, beginning, keys_of
+from pombu.learner import Metrics, Progress, TaskLearner, beginning, keys_of, share_done
 from pombu.models import GaussianEnsemble, fit_gaussian, gaussian_adam
 from pombu.networks import MLP
 from pombu.planning import Controller, Planned, Sequences, plan
@@ -44,6 +44,7 @@ from pombu.propagation import (
     predict_means,
 )
 from pombu.randomness import Keys
+from pombu.rollouts import act_randomly
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
 from pombu.values import init_value
@@ -144,9 +145,8 @@ class Learner(TaskLearner[PETSConfig]):
                 planned = controller.metrics()
                 planned |= self.surprise(state, collected)
             else:
-                rng = np.random.default_rng(keys.numpy("collect"))
-                shape = (len(seeds), task.action_dim)
-                collected = collect(task, lambda *_: rng.uniform(-1, 1, shape), seeds)
+                act = act_randomly(len(seeds), task.action_dim, keys)
+                collected = collect(task, act, seeds)
                 planned = {"entropy": task.action_dim * math.log(2.0)}
             episodes.append(collected)
         state = eqx.tree_at(
@@ -213,7 +213,7 @@ class Learner(TaskLearner[PETSConfig]):
             return state, {}
         rng = np.random.default_rng(keys.numpy("value rows"))
         batch = value_samples(state.experience, episodes, config, rng)
-        done = min(int(state.iteration) / config.iterations, 1.0)
+        done = share_done(state, config.iterations)
         value, optimiser, loss = improve_value(
             state.value,
             state.value_optimiser,

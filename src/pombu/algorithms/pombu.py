@@ -39,6 +39,7 @@ from pombu.learner import (
     beginning,
     fresh_policy,
     keys_of,
+    share_done,
 )
 from pombu.networks import MLP
 from pombu.objectives import exploration_advantage
@@ -156,7 +157,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         two has to wait for the other.
         """
         config = self.config
-        done = self._done(state)
+        done = share_done(state, self.config.iterations)
         dream = self.dreamer(state, episodes, keys)
         plan = Plan(
             "imagine",
@@ -220,7 +221,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         number = config.exploration.policies
         if not number or not int(state.iteration):
             return alone(state.policy, normaliser), 0
-        done = self._done(state)
+        done = share_done(state, self.config.iterations)
         dream = self.dreamer(state, episodes, keys)
 
         def explorer(index: int) -> GaussianPolicy:
@@ -245,10 +246,6 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         policies = self.workers.map(explorer, range(number))
         stack = jax.tree.map(lambda *leaves: jnp.stack(leaves), *policies)
         return (stack, normaliser), number * config.exploration.trajectories
-
-    def _done(self, state: State) -> float:
-        """Share of the planned iterations that lies behind."""
-        return min(int(state.iteration) / self.config.iterations, 1.0)
 
     def _member_weights(self, key: PRNGKeyArray) -> Float[Array, " K"]:
         """How often each member gives an exploration policy its next state."""

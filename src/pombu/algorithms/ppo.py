@@ -31,6 +31,7 @@ from pombu.algorithms.stable_baselines import (
 from pombu.config import PPOConfig
 from pombu.data import Experience, Moments, learn_from, no_experience
 from pombu.envs import Episode, Task, collect
+from pombu.learner import Progress, keys_of
 from pombu.randomness import Keys
 from pombu.rollouts import evaluate
 from pombu.training.algorithm import Policy
@@ -52,14 +53,9 @@ IDLE = (
 )
 
 
-class State(eqx.Module):
-    """Everything that a run is, beside its episodes."""
+class State(Progress):
+    """Everything that a run is, beside its episodes; nothing is ever imagined."""
 
-    seed: np.ndarray
-    iteration: np.ndarray
-    real_steps: np.ndarray
-    imagined_steps: np.ndarray
-    """Always 0: nothing is imagined."""
     networks: Snapshot
     experience: Experience
 
@@ -104,7 +100,7 @@ class Learner:
     ) -> tuple[State, dict[str, float]]:
         """Collect, train and evaluate."""
         config, model = self.config, self._model
-        keys = Keys(int(state.seed), int(state.iteration))
+        keys = keys_of(state)
         learned(model).write(state.networks)
         model.set_logger(silent())
         with stage("collect"), seeded(keys.numpy("collect")):

@@ -25,6 +25,7 @@ from pombu.algorithms.stable_baselines import (
 )
 from pombu.config import SACConfig
 from pombu.envs import Episode, Task, collect
+from pombu.learner import Progress, keys_of
 from pombu.randomness import Keys
 from pombu.rollouts import Act, evaluate
 from pombu.training.algorithm import Policy
@@ -38,14 +39,9 @@ _LOGGED = {
 }
 
 
-class State(eqx.Module):
-    """Everything that a run is, beside its episodes."""
+class State(Progress):
+    """Everything that a run is, beside its episodes; nothing is ever imagined."""
 
-    seed: np.ndarray
-    iteration: np.ndarray
-    real_steps: np.ndarray
-    imagined_steps: np.ndarray
-    """Always 0: nothing is imagined."""
     networks: Snapshot
 
 
@@ -76,7 +72,7 @@ class Learner:
     ) -> tuple[State, dict[str, float]]:
         """Collect and train, bout by bout, and evaluate."""
         config, model = self.config, self._model
-        keys = Keys(int(state.seed), int(state.iteration))
+        keys = keys_of(state)
         learned(model).write(state.networks)
         model.set_logger(silent())
         buffer = model.replay_buffer

@@ -36,6 +36,7 @@ from pombu.learner import (
     beginning,
     fresh_policy,
     keys_of,
+    share_done,
 )
 from pombu.models import Layers
 from pombu.multistep import (
@@ -49,7 +50,7 @@ from pombu.objectives import weighted_mean
 from pombu.policies import GaussianPolicy
 from pombu.randomness import Keys
 from pombu.reporting import policy_metrics, trust_region_metrics, trust_region_summary
-from pombu.rollouts import Act, act_alone
+from pombu.rollouts import Act, act_alone, round_keys
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
 from pombu.trpo import improve_policy
@@ -126,12 +127,12 @@ class Learner(WorldLearner[SLBOConfig, State]):
         """How to act in a round of real episodes, and their seeds."""
         config = self.config
         number = config.trajectories
-        part, name = ((), "collect") if not index else ((index,), f"collect {index}")
+        part, seeds = round_keys(index, number, keys)
         normaliser = self.normaliser(state)
         act = act_alone(state.policy, normaliser, number, keys.jax("collect", *part))
         shape = (number, self.task.action_dim)
         noisy = with_noise(act, shape, config.noise, keys.numpy("noise", *part))
-        return noisy, keys.episodes(name, number)
+        return noisy, seeds
 
     def digest(
         self,
@@ -204,7 +205,7 @@ class Learner(WorldLearner[SLBOConfig, State]):
         bonus = config.entropy_weight * (
             int(state.iteration) < config.entropy_iterations
         )
-        done = min(int(state.iteration) / config.iterations, 1.0)
+        done = share_done(state, config.iterations)
         policy, value, optimiser = state.policy, state.value, state.value_optimiser
         summaries = []
         for i in range(config.policy_updates):

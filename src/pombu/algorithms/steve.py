@@ -34,7 +34,7 @@ from pombu.expansion import (
 from pombu.learner import Metrics, Progress, TaskLearner, beginning, keys_of
 from pombu.models import Layers
 from pombu.randomness import Keys
-from pombu.rollouts import evaluate
+from pombu.rollouts import act_randomly, evaluate
 from pombu.training.algorithm import Policy
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
@@ -118,9 +118,7 @@ class Learner(TaskLearner[STEVEConfig]):
         config, task = self.config, self.task
         seeds = keys.episodes("collect", config.trajectories)
         if int(state.real_steps) < config.learning_starts:
-            rng = np.random.default_rng(keys.numpy("collect"))
-            shape = (len(seeds), task.action_dim)
-            return collect(task, lambda *_: rng.uniform(-1, 1, shape), seeds)
+            return collect(task, act_randomly(len(seeds), task.action_dim, keys), seeds)
         policy, key = self.policy(state), keys.jax("collect")
 
         def explore(observations: np.ndarray, step: int) -> np.ndarray:

@@ -20,6 +20,7 @@ from pombu.benchmarks.workload import (
     forward,
     products,
     random_episodes,
+    tamed,
 )
 from pombu.data import learn_from
 from pombu.envs import Task, load
@@ -94,12 +95,8 @@ def updates(learner: steve.Learner) -> Work:
 def meta_step(learner: mbmpo.Learner) -> Work:
     """Rollouts before and after adaptation, and the outer step."""
     state, episodes, keys = prepared(learner, learner.config.returns.gamma)
-    # Untrained members predict large changes; small ones let no trajectory run away.
-    tamed = eqx.tree_at(
-        lambda s: s.ensemble.layers[-1].gain, state, replace_fn=lambda gain: 0.05 * gain
-    )
-    stage, tasks = StageTimer(), learner.tasks(tamed)
-    return lambda: learner.meta_step(tamed.policy, 0, tasks, episodes, keys, stage)
+    stage, tasks = StageTimer(), learner.tasks(tamed(state))
+    return lambda: learner.meta_step(state.policy, 0, tasks, episodes, keys, stage)
 
 
 def prepared(learner: Any, gamma: float) -> tuple[Any, EpisodeStore, Keys]:

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -161,15 +162,14 @@ def paper_workload(
     learner = Learner(load(TASK), replace(config, model=model))
     episodes = random_episodes(learner.task, stored)
     state = with_experience(learner, episodes)
-    return Workload(learner, _tamed(state), episodes, learner.rules)
+    return Workload(learner, tamed(state), episodes, learner.rules)
 
 
-def _tamed(state: State) -> State:
+def tamed(state: Any) -> Any:
     """Let untrained members predict small changes, so that no trajectory runs away."""
-    tamed: State = eqx.tree_at(
+    return eqx.tree_at(
         lambda s: s.ensemble.layers[-1].gain, state, replace_fn=lambda gain: 0.05 * gain
     )
-    return tamed
 
 
 def random_episodes(task: Task, steps: int) -> list[Episode]:

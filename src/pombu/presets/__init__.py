@@ -45,8 +45,10 @@ def preset(algorithm: str, name: str, env: str, horizon: int | None = None) -> A
     if any(entry.id == full for entry in CATALOGUE):
         task = short_name(full)
         return replace(values(task, horizon), env=environment)
-    own = load(environment)
-    return replace(learn_the_unknown(values(full, own.horizon), own), env=environment)
+    foreign = load(environment)
+    return replace(
+        learn_the_unknown(values(full, foreign.horizon), foreign), env=environment
+    )
 
 
 def _require(what: str, given: str, known: tuple[str, ...]) -> None:

@@ -18,7 +18,7 @@ from pombu.presets.sizes import (
     fast_point_model,
     fast_returns,
     horizon_of,
-    is_own,
+    is_foreign,
     is_point,
     smoke_model,
     trajectories,
@@ -64,7 +64,7 @@ def fast(task: str, horizon: int | None) -> METRPOConfig:
     length = horizon_of(task, horizon)
     number = trajectories(2000, length)
     return METRPOConfig(
-        least_steps=min(2000, number * length) if is_own(task) else 0,
+        least_steps=min(2000, number * length) if is_foreign(task) else 0,
         trajectories=number,
         iterations=100,
         model=fast_model(),

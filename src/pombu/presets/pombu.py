@@ -19,7 +19,7 @@ from pombu.presets.sizes import (
     FIRST_LOG_STD,
     fast_model,
     horizon_of,
-    is_own,
+    is_foreign,
     is_point,
     smoke_model,
     trajectories,
@@ -109,8 +109,8 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
     """
     if is_point(task):
         return _fast_point()
-    if is_own(task):
-        return _fast_own(horizon_of(task, horizon))
+    if is_foreign(task):
+        return _fast_foreign(horizon_of(task, horizon))
     base = paper(task, horizon)
     virtual = min(base.imagination.trajectories, 200)
     first, last = 3e-4, 3e-5
@@ -163,7 +163,7 @@ def _fast_point() -> POMBUConfig:
     )
 
 
-def _fast_own(horizon: int) -> POMBUConfig:
+def _fast_foreign(horizon: int) -> POMBUConfig:
     """General values for an environment of the user's.
 
     Departures from the other tasks' `fast` and why: about 1000 real steps per

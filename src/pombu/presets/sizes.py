@@ -20,7 +20,7 @@ def horizon_of(task: str, horizon: int | None) -> int:
     return horizon or own
 
 
-def is_own(task: str) -> bool:
+def is_foreign(task: str) -> bool:
     """Whether a task is not one of pombu's, but the user's."""
     return all(task != entry.name for entry in CATALOGUE)
 
@@ -68,7 +68,7 @@ def fast_returns(task: str) -> PlainReturnConfig:
     them: without, a few imagined runaways decide where a step leads. Rewards are cut at
     POMBU's bound in pombu's own tasks; what others give is not known.
     """
-    return PlainReturnConfig(lam=0.95, reward_clip=None if is_own(task) else 10.0)
+    return PlainReturnConfig(lam=0.95, reward_clip=None if is_foreign(task) else 10.0)
 
 
 def fast_point_model() -> ModelConfig:

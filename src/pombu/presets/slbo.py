@@ -11,7 +11,7 @@ from pombu.presets.sizes import (
     FIRST_LOG_STD,
     fast_returns,
     horizon_of,
-    is_own,
+    is_foreign,
     is_point,
     trajectories,
 )
@@ -46,7 +46,7 @@ def fast(task: str, horizon: int | None) -> SLBOConfig:
     number = trajectories(4000, length)
     return replace(
         base,
-        least_steps=min(4000, number * length) if is_own(task) else 0,
+        least_steps=min(4000, number * length) if is_foreign(task) else 0,
         trajectories=number,
         iterations=50,
         rounds=10,

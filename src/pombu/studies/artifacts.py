@@ -51,10 +51,18 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def write_provenance(
-    folder: Path, name: str, profile: str, settings: Any
+    folder: Path, name: str, profile: str, settings: Any, options: str = ""
 ) -> list[Path]:
-    """Write config.json and versions.json: how to get these files again."""
-    command = f"pombu reproduce {name} --profile {profile} --out {folder.name}"
+    """Write config.json and versions.json: how to get these files again.
+
+    Args:
+        folder: where to write.
+        name: of the reproduction.
+        profile: its scale.
+        settings: a dataclass.
+        options: what else was asked for, as on the command line.
+    """
+    command = f"pombu reproduce {name} --profile {profile}{options}"
     config = {
         "reproduction": name,
         "profile": profile,

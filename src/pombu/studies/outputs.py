@@ -49,7 +49,8 @@ def write_item(
     artifacts.write_json(out / "summary.json", summary)
     departing = departures(results)
     settings = Settings(tuple(results.panels), departing)
-    artifacts.write_provenance(out, name, results.profile, settings)
+    asked = options(request)
+    artifacts.write_provenance(out, name, results.profile, settings, asked)
     keep_runs(results, out / "runs")
     write_line(
         out,
@@ -58,7 +59,7 @@ def write_item(
         headline(results),
         results.missing,
         "; ".join(filter(None, (few_seeds(results), _other_values(departing)))),
-        options(request),
+        asked,
     )
     return summary
 

@@ -22,6 +22,7 @@ def reproduce_one(
     Raises:
         UsageError: There is no run to draw.
     """
+    _require_runs(found, request)
     numbers, missing = _do(found, request, watcher)
     if numbers is None:
         hint = "see why its runs failed" if request.train else "leave --no-train out"
@@ -29,6 +30,27 @@ def reproduce_one(
             f"{found.name} has no run to draw: name some with --from, or {hint}."
         )
     return numbers, missing
+
+
+def is_computed(found: Reproduction) -> bool:
+    """Whether it is computed from scratch, not drawn from runs or other results."""
+    return found.reproduce is not None and found.name not in PAGES
+
+
+def _require_runs(found: Reproduction, request: Request) -> None:
+    """Refuse what is said about runs where there are none."""
+    given = {
+        "--no-train": not request.train,
+        "--total-steps": request.total_steps is not None,
+        "--seeds": request.seeds is not None,
+        "--from": bool(request.sources),
+    }
+    if is_computed(found) and any(given.values()):
+        flags = " and ".join(flag for flag, is_given in given.items() if is_given)
+        raise UsageError(
+            f"{found.name} is computed without training runs, so {flags} says nothing: "
+            "leave it out; --profile chooses the size."
+        )
 
 
 def _do(
@@ -46,6 +68,10 @@ def _do(
 def reproduce_all(request: Request, watcher: Watcher) -> tuple[Numbers, list[str]]:
     """Do every experiment, each in its folder, with the runs of all in one study."""
     every = [find(name) for name in names() if name not in PAGES]
+    if not request.train:
+        for found in filter(is_computed, every):
+            watcher.say(f"{found.name} is not drawn but computed, and is left out")
+        every = [found for found in every if not is_computed(found)]
     panels = [p for f in every if f.item for p in panels_of(f.item, request)]
     if request.train:
         gather(panels, request, watcher)

@@ -212,13 +212,20 @@ def _beside(published: Published | None) -> list[str]:
 def _command(curve: Curve) -> str:
     """The run's own command without its folder, or one that asks for the same."""
     given = _versions(curve)[0]["command"][1:]
-    steps = str(curve.run.spec.total_steps)
-    if given[:1] != ["train"] or ("--total-steps" in given and steps not in given):
+    if given[:1] != ["train"]:
         return command_for(curve.run.spec)
-    if "--out" in given:
-        at = given.index("--out")
-        given = [*given[:at], *given[at + 2 :]]
-    return shlex.join(["pombu", *(w for w in given if not w.startswith("--out="))])
+    words = _without("--total-steps", _without("--out", given))
+    # A run may have been taken further than its first command asked for.
+    steps = ["--total-steps", str(curve.run.spec.total_steps)]
+    return shlex.join(["pombu", *words, *steps])
+
+
+def _without(option: str, words: list[str]) -> list[str]:
+    """A command without an option and its value."""
+    if option in words:
+        at = words.index(option)
+        words = [*words[:at], *words[at + 2 :]]
+    return [word for word in words if not word.startswith(f"{option}=")]
 
 
 def _versions(curve: Curve) -> list[dict[str, Any]]:

@@ -14,11 +14,11 @@ from typing import Generic
 
 from pombu.errors import RunError
 from pombu.training import checkpoint, state_file
-from pombu.training.algorithm import Algorithm, S
+from pombu.training.algorithm import Algorithm, Planner, S
 from pombu.training.callbacks import Callback, Everyone, Progress
 from pombu.training.checkpoint import Identity
 from pombu.training.episodes import EpisodeStore, write_kept
-from pombu.training.evaluation import write_evaluation
+from pombu.training.evaluation import FINAL_EPISODES, write_evaluation
 from pombu.training.files import write_atomic
 from pombu.training.metrics import MetricsFile, NonFiniteError, require_finite
 from pombu.training.run import Run
@@ -67,7 +67,13 @@ def learn(
         loop = _Loop(algorithm, seed, total_steps, everyone, request, run, begin)
         result = loop.learn()
         if run is not None and result.finished:
-            write_evaluation(run.path, algorithm.task, algorithm.policy(result.state))
+            policy = algorithm.policy(result.state)
+            if isinstance(policy, Planner):
+                everyone.on_message(
+                    f"Measuring what was learned in {FINAL_EPISODES} more episodes; "
+                    "every step is planned, so this takes a while."
+                )
+            write_evaluation(run.path, algorithm.task, policy)
         return result
 
 
