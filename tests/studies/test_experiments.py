@@ -82,9 +82,15 @@ def test_what_is_missing_is_said(
     assert line["note"] == "fewer seeds (1) than the paper's three"
     assert "(1 seed)" in line["says"]
 
+    # The same item at another size stands beside it.
+    shorter = [*command[:-1], str(tmp_path / "figure-3-short")]
+    assert main([*shorter, "--total-steps", "20000"]) == 0
+
     assert main(["reproduce", "overview", "--out", str(tmp_path)]) == 0
     page = (tmp_path / "README.md").read_text()
-    assert "| figure-3 | fast |" in page
+    assert page.count("| figure-3 | fast |") == 2
+    assert "## figure-3\n" in page
+    assert "## figure-3-short\n" in page
     assert "![figure-3](figure-3/figure-3.png)" in page
     assert "α = 1: seed 0, 1" in page
     assert "## Not done yet" in page

@@ -14,21 +14,20 @@ DEFAULT: Profile = "fast"
 
 def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
     """Write the page; the profile makes no difference."""
-    lines = {line["item"]: (line, folder) for line, folder in read_lines(out)}
     items = [name for name in names() if name not in PAGES]
+    lines = read_lines(out)
+    done = [(n, line, at) for n in items for line, at in lines if line["item"] == n]
     rows = [
         (name, line["profile"], line["says"] + _note(line), f"[{folder}]({folder})")
-        for name in items
-        if name in lines
-        for line, folder in [lines[name]]
+        for name, line, folder in done
     ]
+    left = [name for name in items if all(name != one for one, *_ in done)]
     table = markdown_table(("item", "profile", "what came out", "folder"), rows)
     parts = [OPENING, table]
-    parts += [_section(name, *lines[name], out) for name in items if name in lines]
-    parts.append(_missing([name for name in items if name not in lines]))
-    parts += [_pages(out)]
+    parts += [_section(name, line, folder, out) for name, line, folder in done]
+    parts += [_missing(left), _pages(out)]
     (out / "README.md").write_text("\n\n".join(filter(None, parts)) + "\n")
-    return {"done": sorted(lines), "missing": [n for n in items if n not in lines]}
+    return {"done": sorted({name for name, *_ in done}), "missing": left}
 
 
 OPENING = """# Results
@@ -41,7 +40,7 @@ stochastic episodes each; in brackets the paper's own numbers, at its full scale
 
 
 def read_lines(out: Path) -> list[tuple[dict[str, Any], str]]:
-    """The line of every item that was done, with its folder."""
+    """The lines of items that were done, some at several sizes, with their folders."""
     return [
         (json.loads(path.read_text()), path.parent.relative_to(out).as_posix())
         for path in sorted(out.rglob(LINE))
@@ -51,8 +50,9 @@ def read_lines(out: Path) -> list[tuple[dict[str, Any], str]]:
 def _section(name: str, line: dict[str, Any], folder: str, out: Path) -> str:
     missing = "\n".join(f"- {what}" for what in line["missing"])
     picture = f"{folder}/{name}.png"
+    last = folder.rpartition("/")[2]
     parts = [
-        f"## {name}",
+        f"## {last if last.startswith(name) else name}",
         f"{find(name).summary.split(' (')[0]}.",
         f"![{name}]({picture})" if (out / picture).exists() else "",
         f"Without a whole run at this profile:\n\n{missing}" if missing else "",
