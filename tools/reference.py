@@ -84,7 +84,8 @@ def configs() -> str:
         f"{TASK} at 200 steps, and `pombu presets --env ENV` prints them for any task."
         "\n\n## The environment\n\n"
         f"{inspect.getdoc(EnvConfig)}\n\n"
-        "Flags: `--env`, `--horizon`, `--observation-noise` and `--alive-bonus`.\n\n"
+        "Flags: `--env`, `--horizon`, `--observation-noise`, `--alive-bonus` and "
+        "`--no-observe-y`.\n\n"
         "| field | type | default | meaning |\n|---|---|---|---|"
     ]
     meanings = field_docs(EnvConfig)

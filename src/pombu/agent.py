@@ -11,13 +11,13 @@ An agent holds a learner and a state and forwards to them. Saving writes a run f
 so `load` also takes the folder of any `pombu train`.
 """
 
+import signal
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-import jax
 import numpy as np
 
 from pombu import ask_tell, presets
@@ -26,7 +26,8 @@ from pombu.ask_tell import Proposal
 from pombu.config.budget import budget
 from pombu.data import read_logged
 from pombu.envs import EnvConfig, Episode, config_of, load
-from pombu.errors import UsageError
+from pombu.errors import StoppedError, UsageError
+from pombu.randomness import Keys, require_seed
 from pombu.runs import algorithm_of
 from pombu.training import checkpoint, config_file
 from pombu.training.algorithm import Algorithm, Planner, Policy
@@ -36,7 +37,7 @@ from pombu.training.episodes import EpisodeStore
 from pombu.training.loop import identity, learn
 from pombu.training.metrics import require_finite
 from pombu.training.outside import Explores, begin_from
-from pombu.training.run import CONFIG, RunSpec, create, open_run
+from pombu.training.run import CONFIG, Run, RunSpec, create, open_run
 from pombu.training.stages import StageTimer
 
 A = TypeVar("A", bound="Agent")
@@ -68,6 +69,7 @@ class Agent:
                 `pombu.data.logged`.
             **changes: fields of the config to change, such as `alpha=0.75`.
         """
+        require_seed(seed)
         environment = config_of("HalfCheetah" if env is None else env)
         if config is not None:
             config = config if env is None else replace(config, env=environment)
@@ -124,6 +126,10 @@ class Agent:
 
         With `out`, metrics and checkpoints go to a new run folder there; with
         `progress_bar` the terminal shows how it goes.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed. The iterations before it are kept.
+            StoppedError: Another signal asked to stop. They are kept as well.
         """
         horizon = self.learner.task.horizon
         if total_timesteps is None:
@@ -139,6 +145,8 @@ class Agent:
         self._explored = None
         result = learn(self.learner, self.seed, target, everyone, run, begin)
         self.state, self.episodes = result.state, result.episodes
+        if result.signal is not None and not result.finished:
+            raise _stopped(result.signal)
         return self
 
     def propose(self) -> Proposal:
@@ -147,12 +155,14 @@ class Agent:
         It explores. To act with what was learned, use `predict`.
         """
         learner = ask_tell.explorer(self.learner)
-        if self._explored is None:
-            self._explored = learner.explore(self.state, self.episodes)
-        _, explorers = self._explored
         number = len(self.episodes)
         since = len(ask_tell.waiting(self.state, self.episodes))
-        key = jax.random.fold_in(jax.random.key(self.seed), number)
+        if self._explored is None:
+            # Those that wait for their lesson must not change what is proposed next.
+            learned = EpisodeStore(list(self.episodes)[: number - since])
+            self._explored = learner.explore(self.state, learned)
+        _, explorers = self._explored
+        key = Keys(self.seed, number).jax("propose")
         return ask_tell.policy_for(explorers, since, self.learner.task, key)
 
     def observe(self, episode: Episode) -> dict[str, float]:
@@ -194,7 +204,7 @@ class Agent:
         rows = as_rows("observation", observation, task.observation_dim)
         alone = {(task.observation_dim,), task.observation_shape, ()}
         single = np.shape(observation) in alone
-        key = jax.random.fold_in(jax.random.key(self.seed), self._acted)
+        key = Keys(self.seed, self._acted).jax("predict")
         self._acted += 1
         drawn = np.asarray(self._policy()(rows, deterministic, key))
         actions = task.action_box.to_env(task.action_box.to_box(drawn))
@@ -208,18 +218,40 @@ class Agent:
         return policy.begin() if isinstance(policy, Planner) else policy
 
     def save(self, path: str | Path) -> Path:
-        """Write everything to a folder; one that holds a save of it gets one more."""
+        """Write everything to a folder; one that holds a save of it gets one more.
+
+        Raises:
+            UsageError: The folder holds another agent, or a later save.
+        """
         path = Path(path)
         spec = self._spec(max(int(self.state.real_steps), 1))
         run = open_run(path) if (path / CONFIG).exists() else create(path, spec)
         run.require_same(spec)
         with run.locked():
+            self._require_later(run)
             return checkpoint.save(
                 run.path,
                 self.state,
                 self.episodes,
                 identity(self.learner),
                 int(self.state.iteration),
+            )
+
+    def _require_later(self, run: Run) -> None:
+        """Refuse to save over what another agent of the same config went through."""
+        saved = checkpoint.newest(run.path)
+        if saved is None:
+            return
+        iteration = int(self.state.iteration)
+        if saved.iteration > iteration:
+            raise UsageError(
+                f"{run.path} holds a save of iteration {saved.iteration}, and this "
+                f"agent has only had {iteration}: choose another folder."
+            )
+        if not self.episodes.go_on_after(run.path / checkpoint.EPISODES, saved.shards):
+            raise UsageError(
+                f"{run.path} holds an agent with other real episodes: choose another "
+                "folder, so that neither of them is lost."
             )
 
     @classmethod
@@ -278,6 +310,14 @@ def as_rows(name: str, given: Any, dim: int) -> np.ndarray:
     if not np.isfinite(rows).all():
         raise UsageError(f"The {name} has entries that are not finite.")
     return rows.reshape(-1, dim)
+
+
+def _stopped(number: int) -> BaseException:
+    """What to raise once a signal was heeded and nothing is left to lose."""
+    kept = "Stopped; the agent keeps every finished iteration."
+    if number == signal.SIGINT:
+        return KeyboardInterrupt(kept)
+    return StoppedError(kept, number)
 
 
 def _complain(message: str) -> None:

@@ -65,7 +65,7 @@ def network_world(
     return World(
         layers,
         Normaliser.of(experience.observation),
-        Normaliser(jnp.asarray(box.middle), jnp.asarray(box.half)),
+        Normaliser(jnp.asarray(box.middle), jnp.asarray(box.unit)),
         Normaliser.of(experience.delta),
         Normaliser.of(experience.reward) if learned else None,
         jnp.asarray(experience.returns.std[0], jnp.float32),

@@ -28,7 +28,10 @@ def load_policy(path: str) -> Callable[[Any], np.ndarray]:
             x = np.tanh(x @ p[f"weight_{i}"] + p[f"bias_{i}"])
         x = x @ p[f"weight_{depth - 1}"] + p[f"bias_{depth - 1}"]
         middle, half = (p["high"] + p["low"]) / 2, (p["high"] - p["low"]) / 2
-        action: np.ndarray = middle + np.clip(x, -1, 1) * half
+        # Rounding may lead past a bound.
+        action: np.ndarray = np.clip(
+            middle + np.clip(x, -1, 1) * half, p["low"], p["high"]
+        )
         return action
 
     return act

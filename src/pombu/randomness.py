@@ -11,6 +11,11 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from pombu.errors import UsageError
+
+SEEDS = 2**32
+"""Seeds are smaller than this."""
+
 
 class Keys:
     """The random keys of one iteration of a run."""
@@ -34,6 +39,17 @@ class Keys:
         """Reset seeds of real episodes."""
         sequence = np.random.SeedSequence(self.numpy(stage))
         return [int(seed) for seed in sequence.generate_state(number) >> 1]
+
+
+def require_seed(seed: int) -> None:
+    """Refuse what is no seed.
+
+    JAX would silently use the last 32 bits, so that two seeds gave the same run.
+    """
+    if not 0 <= seed < SEEDS:
+        raise UsageError(
+            f"seed is {seed}: it must be a whole number from 0 to {SEEDS - 1}."
+        )
 
 
 def _name(stage: str) -> int:

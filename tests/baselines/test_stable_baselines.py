@@ -87,6 +87,10 @@ def test_actions_return_to_policy_space_from_any_box() -> None:
     actions = np.array([[-1.0, 1.0], [0.25, -0.5]], np.float32)
     back = to_policy_space(lopsided, box.to_box(actions))
     np.testing.assert_allclose(back, actions, atol=1e-6)
+    # An entry without a choice is 0 to a policy, not a division by it.
+    narrow = replace(lopsided, action_box=ActionBox((-2.0, 3.0), (1.0, 3.0)))
+    back = to_policy_space(narrow, narrow.action_box.to_box(actions))
+    np.testing.assert_allclose(back, [[-1.0, 0.0], [0.25, 0.0]], atol=1e-6)
 
 
 def test_global_generators_are_left_as_they_were() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from pombu.agents import POMBU
 from pombu.cli import main
@@ -30,6 +31,23 @@ def test_an_exported_policy_acts_like_the_agent(run: Path, tmp_path: Path) -> No
     pictures = observations.reshape(50, 1, 2, 1)  # not flat: of any shape
     np.testing.assert_allclose(act(pictures), actions, atol=1e-6)
     np.testing.assert_allclose(act(pictures[0]), actions[0], atol=1e-6)
+
+
+def test_an_exported_policy_stays_in_its_box(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    low, high = np.sort(rng.normal(size=(2, 500)).astype(np.float32), 0)
+    arrays = {
+        "observation_mean": np.zeros(1, np.float32),
+        "observation_std": np.ones(1, np.float32),
+        "weight_0": np.full((1, 500), 9.0, np.float32),
+        "bias_0": np.zeros(500, np.float32),
+    }
+    save_file({**arrays, "low": low, "high": high}, tmp_path / "policy.safetensors")
+    act = load_policy(str(tmp_path / "policy.safetensors"))
+    for side, bound in ((1, high), (-1, low)):
+        action = act(np.full(1, side))
+        np.testing.assert_allclose(action, bound, atol=1e-6)
+        assert ((low <= action) & (action <= high)).all()
 
 
 def test_export_overwrites_nothing(run: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Ask and tell: an agent that never touches the environment."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import probes
 import pytest
 
 from pombu import POMBU, SLBO, Episode, UsageError
+from pombu.presets import preset
 from pombu.training.callbacks import Callback, Progress
 
 
@@ -31,7 +33,9 @@ def episode_of(act: Callable[[Any], Any], seed: int) -> Episode:
 
 
 def agent() -> POMBU:
-    return POMBU("probes:corridor", preset="smoke", seed=1)
+    smoke = preset("pombu", "smoke", "probes:corridor")
+    starts = replace(smoke.imagination, real_starts=0.5)
+    return POMBU("probes:corridor", preset="smoke", seed=1, imagination=starts)
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +77,11 @@ def test_a_saved_agent_still_has_what_it_has_not_learned_from(
         POMBU.load(tmp_path / "agent")
     copy = POMBU.load(tmp_path / "agent", env="probes:corridor")
     assert copy.observe(episode_of(copy.propose(), 1))
-    for seed in (2, 3):
-        copy.observe(episode_of(copy.propose(), seed))
+    copy.observe(episode_of(copy.propose(), 2))
+    # From the second iteration on, proposals are imagined from what was learned.
+    copy.save(tmp_path / "agent")
+    copy = POMBU.load(tmp_path / "agent", env="probes:corridor")
+    assert copy.observe(episode_of(copy.propose(), 3))
     for mine, theirs in zip(
         jax.tree.leaves(taught.state), jax.tree.leaves(copy.state), strict=True
     ):
@@ -127,3 +134,11 @@ def test_a_failed_lesson_is_not_undone_by_an_older_proposal() -> None:
     for seed in range(4):
         pupil.observe(episode_of(pupil.propose(), seed))
     assert int(pupil.state.iteration) > learned
+
+
+def test_proposals_and_predictions_have_their_own_noise() -> None:
+    pupil = agent()
+    observation = probes.corridor().reset(seed=0)[0]
+    proposed = pupil.propose()(observation)
+    predicted, _ = pupil.predict(observation, deterministic=False)
+    assert not np.array_equal(proposed, predicted)

@@ -1,6 +1,7 @@
 """Logged transitions: there and back, and what does not fit."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from pombu import POMBU, UsageError
 from pombu.cli import main
 from pombu.data import read_logged, write_logged
 from pombu.envs import Episode, collect, load
+from pombu.training.metrics import NonFiniteError
 from pombu.training.outside import begin_from
 from pombu.training.run import open_run
 
@@ -30,6 +32,11 @@ def same(one: list[Episode], two: list[Episode]) -> bool:
         and a.terminated == b.terminated
         for a, b in zip(one, two, strict=True)
     )
+
+
+def test_no_episodes_are_no_data(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no episodes to write"):
+        write_logged(tmp_path / "data.npz", [])
 
 
 def test_there_and_back(episodes: list[Episode], tmp_path: Path) -> None:
@@ -134,6 +141,21 @@ class Stubborn:
         raise AssertionError("asked too early")
 
     iterate = policy = init
+
+
+class Diverging(Stubborn):
+    """One whose lesson ends in numbers that are none."""
+
+    def init(self, seed: int) -> Any:
+        return SimpleNamespace(iteration=0)
+
+    def digest(self, state: Any, *_: Any) -> tuple[Any, dict[str, float]]:
+        return SimpleNamespace(iteration=1), {"model_loss": float("nan")}
+
+
+def test_a_lesson_that_diverged_is_not_begun_from(episodes: list[Episode]) -> None:
+    with pytest.raises(NonFiniteError, match="model_loss"):
+        begin_from(Diverging(), 0, episodes)
 
 
 def test_algorithms_that_collect_themselves_say_so(episodes: list[Episode]) -> None:

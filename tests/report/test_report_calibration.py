@@ -34,6 +34,8 @@ def test_start_states_that_leave_the_model_do_not_count() -> None:
     assert found.noise == pytest.approx(1.0)
     with pytest.raises(UsageError, match="left the model"):
         _compare(real[:1], model[:1], np.ones(1))
+    with pytest.raises(UsageError, match="left the model"):
+        _compare(real[1:], model[1:], np.array([np.inf]))
 
 
 def test_a_trained_run_is_filmed_and_calibrated(

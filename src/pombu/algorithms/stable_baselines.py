@@ -183,5 +183,5 @@ def tensor(array: np.ndarray) -> torch.Tensor:
 def to_policy_space(task: Task, actions: np.ndarray) -> np.ndarray:
     """Environment actions as a policy would name them."""
     box = task.action_box
-    scaled: np.ndarray = (actions - box.middle) / box.half
+    scaled: np.ndarray = (actions - box.middle) / box.unit
     return scaled.astype(np.float32)

@@ -233,7 +233,7 @@ class Learner(TaskLearner[STEVEConfig]):
         config, box = self.config, self.task.action_box
         kept = most_recent(episodes, config.capacity)
         rows = transitions(kept, config.rows(self.task.horizon))
-        unit = Normaliser(jnp.asarray(box.middle), jnp.asarray(box.half))
+        unit = Normaliser(jnp.asarray(box.middle), jnp.asarray(box.unit))
         return rows._replace(actions=unit.normalise(rows.actions)), sum(map(len, kept))
 
 

@@ -33,7 +33,13 @@ NEEDED = ("observations", "actions", "rewards", "terminations", "truncations")
 
 
 def write_logged(path: str | Path, episodes: Sequence[Episode]) -> None:
-    """Write episodes as a file that `read_logged` and `--data` take."""
+    """Write episodes as a file that `read_logged` and `--data` take.
+
+    Raises:
+        UsageError: There are none.
+    """
+    if not episodes:
+        raise UsageError("There are no episodes to write: give at least one.")
     last = np.cumsum([len(episode) for episode in episodes]) - 1
     terminations = np.zeros(last[-1] + 1, bool)
     truncations = np.zeros(last[-1] + 1, bool)

@@ -45,10 +45,14 @@ class ActionBox:
         return middle
 
     @property
-    def half(self) -> np.ndarray:
-        """What a policy's step from 0 to 1 means, in the environment's units."""
-        half: np.ndarray = (np.asarray(self.high) - np.asarray(self.low)) / 2
-        return half
+    def unit(self) -> np.ndarray:
+        """What a policy's step from 0 to 1 means, in the environment's units.
+
+        1 where the box leaves no choice: such an entry is always 0 to a policy.
+        """
+        half = (np.asarray(self.high) - np.asarray(self.low)) / 2
+        unit: np.ndarray = np.where(half > 0, half, 1.0)
+        return unit
 
     def to_env(self, boxed: np.ndarray) -> np.ndarray:
         """Actions in the shape and dtype of the environment's box, and within it.

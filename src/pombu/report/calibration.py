@@ -82,7 +82,7 @@ def _compare(
     uncertainty: Float64[ndarray, " n"],
 ) -> Calibrated:
     """Errors of means, and the sampling noise pooled over the start states."""
-    whole = np.isfinite(model).all(1)
+    whole = np.isfinite(model).all(1) & np.isfinite(uncertainty)
     if not whole.any():
         raise UsageError("Every trajectory from every start state left the model.")
     real, model = real[whole], model[whole]

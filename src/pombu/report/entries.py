@@ -23,7 +23,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Runs that differ in their seed alone."""
+    """Runs that differ in their seed and length alone."""
 
     label: str
     colour: str

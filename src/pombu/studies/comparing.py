@@ -1,4 +1,4 @@
-"""What runs were asked for, which differ in their seed alone, and what to call them."""
+"""What runs were asked for, which belong together, and what to call them."""
 
 import json
 from collections.abc import Sequence
@@ -55,13 +55,21 @@ def groups_alike(curves: Sequence[Curve]) -> list[list[int]]:
 
 
 def labels_of(curves: Sequence[Curve]) -> list[str]:
-    """Algorithm and preset; the task and a few settings where these differ."""
+    """Algorithm and preset; the task and a few settings where these differ.
+
+    Where a few do not tell runs apart, all are named.
+    """
     several = len({curve.task for curve in curves}) > 1
-    labels = [f"{c.label}, {c.task}" if several else c.label for c in curves]
-    return [
-        label if labels.count(label) == 1 else f"{label}, {_what_differs(curves, i)}"
-        for i, label in enumerate(labels)
-    ]
+    short = [f"{c.label}, {c.task}" if several else c.label for c in curves]
+    labels = short
+    for most in (LABEL_DIFFERENCES, None):
+        labels = [
+            label
+            if labels.count(label) == 1
+            else _with_differences(short, curves, i, most)
+            for i, label in enumerate(labels)
+        ]
+    return labels
 
 
 def by_label(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
@@ -74,9 +82,10 @@ def by_label(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
     }
 
 
-def _what_differs(curves: Sequence[Curve], index: int) -> str:
+def _with_differences(
+    labels: Sequence[str], curves: Sequence[Curve], index: int, most: int | None
+) -> str:
     own = ("algorithm", "preset", "seed", "total_steps", "env.id")
     rows = [row for row in differences(curves) if row.key not in own]
-    return ", ".join(
-        f"{row.key} {row.values[index]}" for row in rows[:LABEL_DIFFERENCES]
-    )
+    named = (f"{row.key} {row.values[index]}" for row in rows[:most])
+    return ", ".join([labels[index], *named])

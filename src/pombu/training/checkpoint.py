@@ -8,6 +8,7 @@ A checkpoint appears under its name only when all of it is on the disk. Nothing 
 can run code.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -80,7 +81,10 @@ def save(
     iteration: int,
     score: float | None = None,
 ) -> Path:
-    """Write a checkpoint into a run folder; a crash leaves either all of it or none."""
+    """Write a checkpoint into a run folder; a crash leaves either all of it or none.
+
+    An earlier one of the same iteration gives way to it.
+    """
     folder = run / CHECKPOINTS
     path = folder / f"{iteration:06d}"
     shards = store.save(run / EPISODES)
@@ -100,9 +104,10 @@ def save(
             write_synced(temporary / STATE, data)
             write_synced(temporary / MANIFEST, _manifest_bytes(manifest))
             sync_folder(temporary)
-            if path.exists():
-                set_aside(path)
+            earlier = set_aside(path) if path.exists() else None
             temporary.rename(path)
+            if earlier is not None and not _is_damaged(earlier):
+                shutil.rmtree(earlier)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         sync_folder(folder)
@@ -190,6 +195,14 @@ def set_aside_after(run: Path, iteration: int) -> None:
             set_aside(path)
 
 
+def newest(run: Path) -> Manifest | None:
+    """What the newest checkpoint that can be read says about itself."""
+    for path in reversed(paths(run)):
+        with contextlib.suppress(DamagedFileError):
+            return read_manifest(path)
+    return None
+
+
 def paths(run: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
     folder = run / CHECKPOINTS
@@ -235,6 +248,14 @@ def clean(run: Path) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink()
+
+
+def _is_damaged(path: Path) -> bool:
+    try:
+        read_checked(path / STATE, read_manifest(path).state_sha256)
+    except (DamagedFileError, UsageError):
+        return True
+    return False
 
 
 def _manifest_bytes(manifest: Manifest) -> bytes:

@@ -65,6 +65,17 @@ class EpisodeStore:
         del self._episodes[number:]
         return dropped
 
+    def go_on_after(self, folder: Path, shards: Sequence[Shard]) -> bool:
+        """Store only what comes after these shards, if they hold the first episodes."""
+        first = 0
+        for shard in shards:
+            stored = self._episodes[first : first + shard.episodes]
+            if not stored or digest(to_bytes(stored)) != shard.sha256:
+                return False
+            first += shard.episodes
+        self._shards, self._folder = list(shards), folder
+        return True
+
     def save(self, folder: Path) -> tuple[Shard, ...]:
         """Write the episodes that are not in this folder yet, and name every shard."""
         if folder != self._folder:

@@ -10,6 +10,7 @@ from pombu.envs import Episode
 from pombu.errors import UsageError
 from pombu.training.algorithm import Algorithm, S
 from pombu.training.episodes import EpisodeStore
+from pombu.training.metrics import require_finite
 from pombu.training.stages import StageTimer
 
 
@@ -48,8 +49,9 @@ def begin_from(
             "metrpo or slbo, or leave the data out."
         )
     episodes = EpisodeStore(logged)
-    state, _ = algorithm.digest(
+    state, metrics = algorithm.digest(
         algorithm.init(seed), episodes, list(logged), StageTimer()
     )
+    require_finite(metrics, int(state.iteration))
     uncounted: S = eqx.tree_at(lambda s: s.real_steps, state, np.asarray(0))
     return uncounted, episodes

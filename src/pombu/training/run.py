@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pombu.errors import RunError, UsageError
+from pombu.randomness import require_seed
 from pombu.training import checkpoint, config_file
 from pombu.training.files import write_atomic
 from pombu.training.provenance import provenance
@@ -52,8 +53,13 @@ class RunSpec:
             value = getattr(self, name)
             if value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1.")
-        if self.seed < 0:
-            raise UsageError(f"seed is {self.seed}: it must not be negative.")
+        require_seed(self.seed)
+
+    @property
+    def experiment(self) -> dict[str, Any]:
+        """What tells it from other runs; without tuples, because JSON has none."""
+        config = config_file.flat(self.config)
+        return {"algorithm": self.algorithm, "seed": self.seed, "config": config}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,8 +113,9 @@ class Run:
 
     def require_same(self, spec: RunSpec) -> None:
         """Refuse to mix the runs of two agents in one folder."""
-        for name in ("algorithm", "seed", "config"):
-            if getattr(self.spec, name) != getattr(spec, name):
+        ours, theirs = spec.experiment, self.spec.experiment
+        for name in ours:
+            if ours[name] != theirs[name]:
                 raise UsageError(
                     f"{self.path} holds an agent with another {name}: choose another "
                     "folder, so that neither of them is lost."
