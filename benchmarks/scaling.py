@@ -36,7 +36,7 @@ def main() -> int:
         "seconds_by_workers": seconds,
         "speedup": seconds[WORKERS[0]] / seconds[WORKERS[-1]],
         "load_after": os.getloadavg()[0],
-        "machine": provenance(),
+        "machine": {**provenance(), "command": ["python", "-m", "benchmarks.scaling"]},
     }
     path = Path(__file__).resolve().parent.parent / "results" / "scaling.json"
     path.write_text(json.dumps(result, indent=2) + "\n")

@@ -4,18 +4,21 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fabricated import panels_of, write_run, write_runs
+from rich.console import Console
 
 from pombu.cli import main
 from pombu.studies.costs import imagined_steps
 from pombu.studies.experiments import at
-from pombu.studies.gathering import Request, gather
+from pombu.studies.gathering import Request, gather, read_sources
 from pombu.studies.jobs import Job
-from pombu.studies.outputs import summarise
+from pombu.studies.outputs import departures, summarise
 from pombu.studies.reproductions import PAGES, find, names
 from pombu.studies.reproductions.table_2 import rows
+from pombu.studies.study import Outcome
 from pombu.studies.watching import PlainRuns
 
 ITEMS = [name for name in names() if find(name).item]
@@ -155,7 +158,12 @@ def test_one_seed_has_no_interval(runs: Path) -> None:
     iqm, better = panel["arms"]["POMBU"]["iqm"], panel["probability_of_improvement"]
     assert (iqm["low"], iqm["high"]) == (None, None)
     assert iqm["value"] == panel["arms"]["POMBU"]["mean"]
-    assert better["POMBU over METRPO"] == {"value": 1.0, "low": None, "high": None}
+    assert better["POMBU over METRPO"] == {
+        "value": 1.0,
+        "low": None,
+        "high": None,
+        "real_steps": 100_000,
+    }
     three = summarise(gather(panels_of("figure-4"), request, watcher))
     iqm = three["HalfCheetah, H = 200"]["arms"]["β = 10"]["iqm"]
     assert iqm["low"] < iqm["value"] < iqm["high"]
@@ -220,8 +228,10 @@ def test_costs_are_counted_once_and_estimated_from_measured_runs(
     trpo = replace(job, algorithm="metrpo")
     assert imagined_steps(trpo) == 34 * 20 * 250 * 200
     write_run(job, tmp_path / "run")
-    (tmp_path / "run" / "versions.json").write_text('[{"cores": 2}]')
+    (tmp_path / "run" / "versions.json").write_text('[{"usable_cores": 2}]')
     command = ["reproduce", "costs", "--from", str(tmp_path / "run"), "--json"]
+    assert main([*command, "--seeds", "2"]) == 2
+    assert "costs trains nothing" in capsys.readouterr().err
     assert main([*command, "--out", str(tmp_path / "costs")]) == 0
     answer = json.loads(capsys.readouterr().out)["numbers"]
     assert answer["runs"] > 100
@@ -243,3 +253,56 @@ def test_costs_are_counted_once_and_estimated_from_measured_runs(
     assert f"**{hours:,.0f} core-hours**, and " in page
     assert "| slbo | HalfCheetah | 200 | 3 | 600k | 1.9e+08 |  |" in page
     assert "| paper | pombu | HalfCheetah | 200 | 200k | 4e+07 | 0.33 | 2 |" in page
+
+
+def test_arms_are_compared_after_as_many_steps(tmp_path: Path) -> None:
+    """One arm ends at 40,000 of 100,000 steps: nothing is said about more."""
+    (panel,) = panels_of("figure-4")
+    long, short = panel.arms
+    for job in panel.jobs(long):
+        write_run(job, tmp_path / "runs" / job.name)
+    for job in panel.jobs(short):
+        write_run(replace(job, total_steps=40_000), tmp_path / "runs" / job.name)
+    command = ["reproduce", "figure-4", "--from", str(tmp_path / "runs"), "--no-train"]
+    command += ["--runs", str(tmp_path / "no"), "--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    chance = summary[panel.title]["probability_of_improvement"]["β = 10 over β = 0"]
+    assert chance["real_steps"] == 40_000
+    for arm in summary["after_1e5_steps"].values():
+        assert arm["real_steps"] == 40_000
+    curves = read_sources([tmp_path / "runs"])
+    at_40k = [
+        curve.until(40_000).rows[-1]["return_real"]
+        for curve in curves
+        if curve.run.spec.config["beta"] == 10.0
+    ]
+    assert summary["after_1e5_steps"]["β = 10"]["returns"] == pytest.approx(at_40k)
+    line = json.loads((tmp_path / "out" / "line.json").read_text())
+    assert "β = 0 " in line["says"]
+    assert "(3 seeds) at 40k" in line["says"]
+    assert line["note"] == "fewer seeds (3) than the paper's five"
+
+
+def test_a_run_with_other_values_is_not_taken_for_a_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawn where nothing better is there, and trained anew where that is allowed."""
+    (panel,) = panels_of("figure-3", "smoke")
+    jobs = panel.jobs(panel.arms[0])
+    strange = (("returns.gamma", 0.3),)
+    for job in jobs:
+        changed = replace(job, overrides=(*job.overrides, *strange))
+        write_run(changed if job.seed == 0 else job, tmp_path / str(job.seed))
+    asked: list[str] = []
+
+    def note(planned: Any, *_: Any) -> Any:
+        asked.extend(one.job.name for one in planned)
+        return Outcome(())
+
+    monkeypatch.setattr("pombu.studies.gathering.run_study", note)
+    request = Request("smoke", tmp_path / "out", tmp_path, (tmp_path,))
+    only = replace(panel, arms=panel.arms[:1])
+    results = gather([only], request, PlainRuns(Console()))
+    assert asked == [jobs[0].name]
+    assert departures(results) == {jobs[0].name: ["returns.gamma = 0.3"]}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from pombu.cli import main
 from pombu.errors import RunError, UsageError
@@ -16,7 +17,8 @@ from pombu.studies.jobs import Job, plan
 from pombu.studies.parcels import Parcel, pack, unpack
 from pombu.studies.places import Place
 from pombu.studies.progress import RunProgress
-from pombu.studies.ray_worker import train_remotely
+from pombu.studies.ray_backend import RayBackend
+from pombu.studies.ray_worker import Report, train_remotely
 from pombu.studies.study import run_study
 from pombu.training.metrics import deterministic, read_rows
 from pombu.training.run import create
@@ -101,6 +103,54 @@ def test_an_address_where_no_one_listens(
     error = capsys.readouterr().err
     assert f"no Ray cluster answers at {address}" in error
     assert error.count("\n") == 1
+
+
+def test_what_listens_and_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pombu.studies.ray_backend.JOIN_SECONDS", 3.0)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(RunError, match=f"answers at {address} .*no answer in 3 s"):
+            Place(backend="ray", address=address).open()
+
+
+class FullDisk:
+    """Stands for Ray: one run has sent a report, for which there is no room here."""
+
+    exceptions = ray.exceptions
+
+    def __init__(self) -> None:
+        self.cancelled: list[object] = []
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 2.0}
+
+    def wait(self, reports: list[object], timeout: float) -> tuple[list[object]]:
+        return (reports,)
+
+    def get(self, report: Report) -> Report:
+        return report
+
+    def cancel(self, task: object, force: bool) -> None:
+        self.cancelled.append(task)
+
+
+def test_a_full_disk_here_fails_one_run_and_not_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(parcel: Parcel, folder: Path) -> None:
+        raise RunError(f"could not write {folder} (No space left on device)")
+
+    monkeypatch.setattr("pombu.studies.ray_backend.unpack", refuse)
+    backend = RayBackend.__new__(RayBackend)
+    disk, task = FullDisk(), iter([Report(Parcel(), 7)])
+    vars(backend).update(_ray=disk, _cores=1, _gpus=0.0, _workers=2)
+    vars(backend).update(_running={tmp_path: (task, None)}, pids={})
+    assert backend.poll() == {tmp_path: "failed"}
+    assert disk.cancelled == [task]
+    assert "No space left" in (tmp_path / "failure.txt").read_text()
+    assert backend.poll() == {}
 
 
 class Killer:

@@ -1,5 +1,6 @@
 """A study: its file, its folders, and the loop that has every run."""
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -14,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from pombu.cli import main
+from pombu.cli.study import last_words
 from pombu.errors import RunError, UsageError
 from pombu.studies import cores
 from pombu.studies.backends import Ending, LocalBackend
@@ -23,9 +25,9 @@ from pombu.studies.progress import examine, pace, table, time_left
 from pombu.studies.study import Outcome, run_study, status
 from pombu.studies.study_file import key_lines, read_study
 from pombu.studies.watching import LiveRuns, PlainRuns, watcher
-from pombu.studies.worker import FAILURE, put_into_words
+from pombu.studies.worker import FAILURE, put_into_words, train
 from pombu.training.metrics import MetricsFile, read_rows
-from pombu.training.run import open_run
+from pombu.training.run import create, open_run
 
 STUDY = """
 algorithms = ["pombu", "meppo"]
@@ -57,7 +59,7 @@ def test_a_file_is_a_grid(tmp_path: Path) -> None:
     assert len({job.name for job in jobs}) == len(jobs)
     assert [job.seed for job in jobs] == [0] * 4 + [1] * 4
     assert jobs[1].name == (
-        "Point2D-pombu-smoke-updates1-model.hidden8x8-trajectories2-seed0"
+        "Point2D-pombu-smoke-model.hidden8x8-trajectories2-updates1-seed0"
     )
     spec = jobs[1].spec()
     assert spec.total_steps == 60
@@ -89,6 +91,10 @@ def test_environment_options_reach_the_config_and_the_name() -> None:
         ("Point2D", "Pont2D", "line 3, key tasks: There is no environment 'Pont2D'"),
         ("seeds = 2", "seeds = 0", "line 4, key seeds: it is 0"),
         ("seeds = 2", "seeds = [1, -1]", "line 4, key seeds"),
+        ("seeds = 2", "seeds = [4294967296]", "line 4, key seeds"),
+        ("seeds = 2", "seeds = 1_000_000_000", "line 4, key seeds: it is 1000000000"),
+        ("seeds = 2", "seeds = 2\nseeds = 3", "line 5, column 10), key seeds"),
+        ("[1, 2]", "[\n[1, 2],\n[3]\n]\nx = 3", "line 18, key grid.x: it is 3"),
         ('"smoke"', '"quick"', "line 5, key preset: it is 'quick'"),
         ("total_steps = 60", "total_steps = 0.5", "line 6, key total_steps"),
         ("updates = 1", "updatse = 1", "line 10, key overrides.updatse"),
@@ -128,6 +134,15 @@ def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 def test_lines_of_keys_in_every_spelling() -> None:
     text = 'a = 1\n[b]\n"c.d" = 2\n[b.e]\nf = 3\n'
     assert key_lines(text) == {"a": 1, "b": 2, "b.c.d": 3, "b.e": 4, "b.e.f": 5}
+
+
+def test_the_order_of_lines_names_no_other_folder(tmp_path: Path) -> None:
+    swapped = STUDY.replace("updates = 1\nmodel.hidden = [8, 8]\n", "")
+    swapped = swapped.replace(
+        "[overrides]\n", "[overrides]\nmodel.hidden = [8, 8]\nupdates = 1\n"
+    )
+    names = [job.name for job in read_study(written(tmp_path)).jobs()]
+    assert [job.name for job in read_study(written(tmp_path, swapped)).jobs()] == names
 
 
 def test_code_is_followed_only_if_named() -> None:
@@ -271,9 +286,83 @@ def test_a_full_disk_leaves_finished_runs_alone(
         assert path.read_bytes() == content
 
 
-def test_no_study_no_status(tmp_path: Path) -> None:
+def test_an_empty_reason_is_none(tmp_path: Path) -> None:
+    have(tmp_path, Pretended(failing="seed1"))
+    folder = tmp_path / "runs" / "Point2D-pombu-smoke-seed1"
+    (folder / FAILURE).write_text("")
+    assert "is the disk full?" in examine(folder, 60).failure
+
+
+def test_damaged_metrics_are_named(tmp_path: Path) -> None:
+    have(tmp_path, Pretended())
+    folder = tmp_path / "runs" / "Point2D-pombu-smoke-seed0"
+    with (folder / "metrics.csv").open("a") as file:
+        file.write("3,what\n")
+    found = examine(folder, 60)
+    assert found.state == "failed"
+    assert f"{folder / 'metrics.csv'} is damaged (row 3" in found.failure
+
+
+def test_a_run_folder_is_no_study_folder(tmp_path: Path) -> None:
+    have(tmp_path, Pretended())
+    folder = tmp_path / "runs" / "Point2D-pombu-smoke-seed0"
+    job = Job("meppo", "Point2D", 0, "smoke", 60)
+    with pytest.raises(UsageError, match="is the folder of a run"):
+        run_study(plan([job], folder), folder, Pretended(), PlainRuns(Console()))
+    assert not (folder / job.name).exists()
+
+
+def test_two_studies_in_one_folder_are_both_told_of(tmp_path: Path) -> None:
+    have(tmp_path, Pretended())
+    job, folder = Job("slbo", "Point2D", 0, "smoke", 60), tmp_path / "runs"
+    console = Console(file=io.StringIO())
+    run_study(plan([job], folder), folder, Pretended(), PlainRuns(console))
+    runs, _ = status(folder)
+    assert [run.state for run in runs] == ["finished"] * 5
+    assert runs[-1].name == job.name
+
+
+def test_a_run_that_still_saves_itself_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a study was killed, whose workers notice it a little later."""
+    job = Job("meppo", "Point2D", 0, "smoke", 60)
+    run = create(tmp_path / job.name, job.spec())
+    with contextlib.ExitStack() as held, (tmp_path / "log").open("w") as log:
+        held.enter_context(run.locked())
+        monkeypatch.setattr("pombu.studies.worker.time.sleep", lambda _: held.close())
+        assert train(run.path, log, None)
+    said = (tmp_path / "log").read_text()
+    assert "is in use by process" in said
+    assert "Waiting for it." in said
+
+
+def test_no_study_no_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UsageError, match="no study was started"):
         status(tmp_path)
+    # A folder that is not there is not replaced by the file's own.
+    monkeypatch.chdir(tmp_path)
+    have(tmp_path / "runs" / "study", Pretended())
+    (tmp_path / "runs" / "study" / "runs").rename(tmp_path / "runs" / "mine")
+    written(tmp_path)
+    assert main(["study", "status", "study.toml"]) == 0
+    assert main(["study", "status", "study.toml", "--out", "runs/mime"]) == 2
+    assert "no study was started in runs/mime" in capsys.readouterr().err
+
+
+def test_what_a_study_recommends_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = have(tmp_path, Pretended())
+    recommended = last_words(tmp_path / "runs", outcome.runs).partition("Next: pombu ")
+    assert main(recommended[2].split()) == 0
+    assert (tmp_path / "runs" / "returns.png").exists()
+    assert capsys.readouterr().out.count("final return") == 4
+    every = [str(path) for path in sorted((tmp_path / "runs").glob("*-*"))]
+    names = [*every, str(tmp_path / "runs" / "study.json")]
+    assert main(["plot", *names, "--out", str(tmp_path / "again.png")]) == 0
 
 
 def test_time_left_follows_the_pace(tmp_path: Path) -> None:
@@ -374,3 +463,30 @@ def test_the_live_table_shows_every_run(tmp_path: Path) -> None:
     shown = text.getvalue()
     for part in ("a-run", "another", "250/1,000", "25%", "75 s", "[of]", "2 runs"):
         assert part in shown
+
+
+def test_a_narrow_terminal_shows_what_matters(tmp_path: Path) -> None:
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=80, height=24)
+    waiting = examine(tmp_path / ("a-run-with-many-overrides" * 4), 1000)
+    runs = [dataclasses.replace(waiting, name=f"{i}-{waiting.name}") for i in range(40)]
+    runs[35] = dataclasses.replace(
+        runs[35], state="running", real_steps=250, seconds_per_step=0.1
+    )
+    view = LiveRuns(console)
+    view.show(runs, 2)
+    view.close()
+    shown = text.getvalue()
+    for part in ("35-a-run", "running", "25%", "75 s", "waiting", "more"):
+        assert part in shown
+
+
+def test_status_on_a_terminal_tells_why_runs_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have(tmp_path, Pretended(failing="meppo-smoke-seed0"))
+    text = io.StringIO()
+    terminal = Console(file=text, force_terminal=True, width=80)
+    monkeypatch.setattr("pombu.cli.study.Console", lambda: terminal)
+    assert main(["study", "status", str(tmp_path / "runs")]) == 0
+    assert "the disk is full" in text.getvalue()

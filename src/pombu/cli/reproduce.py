@@ -1,6 +1,7 @@
 """`pombu reproduce`: the paper's experiments, one command each."""
 
 import json
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -67,6 +68,8 @@ class Command:
         out = self.out or Path("reproductions") / own
         try:
             out.mkdir(parents=True, exist_ok=True)
+            # Better now than after hours of training.
+            tempfile.TemporaryFile(dir=out).close()
         except OSError as error:
             raise UsageError(
                 f"cannot write to {out} ({error.strerror}); choose another folder with "

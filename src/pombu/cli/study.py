@@ -89,14 +89,17 @@ class Status:
         from pombu.studies.study_file import read_out
 
         folder = self.out or self.study
-        if not folder.is_dir():
+        if self.out is None and not folder.is_dir():
             folder = study_folder(self.study, read_out(self.study))
         runs, slots = status(folder)
         console = Console()
         if self.json:
             print(json.dumps(as_json(folder, runs)))
         elif console.is_terminal:
-            console.print(table(runs, slots))
+            console.print(table(runs, slots, console.width))
+            for run in runs:
+                if run.failure:
+                    console.print(f"{run.name} failed: {run.failure}", markup=False)
         else:
             print("\n".join(map(line, runs)))
         return 0
@@ -135,6 +138,6 @@ def last_words(folder: Path, runs: Sequence[RunProgress]) -> str:
         )
     else:
         lines.append(
-            f"Done: {len(runs)} runs are in {folder}. Next: pombu plot {folder}/*"
+            f"Done: {len(runs)} runs are in {folder}. Next: pombu plot {folder}"
         )
     return "\n".join(lines)

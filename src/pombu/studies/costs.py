@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pombu.algorithms.registry import ALGORITHMS
 from pombu.envs import CATALOGUE
@@ -31,13 +30,14 @@ class Measured:
     real_steps: int
     imagined_steps: int
     hours: float
-    cores: int
-    """That the run could use; where it shared them, the hours are an upper bound."""
+    cores: int | None
+    """That the run could use, None where it does not say; where it shared them, the
+    hours are an upper bound."""
 
     @property
     def core_hours(self) -> float:
         """Wall-clock times cores."""
-        return self.hours * self.cores
+        return self.hours * (self.cores or math.nan)
 
     def imagined_steps_of(self, real_steps: int) -> int:
         """Imagined steps of so many real ones."""
@@ -96,7 +96,7 @@ def measure(curve: Curve) -> Measured:
         real_steps=int(curve.rows[-1]["real_steps"]),
         imagined_steps=int(curve.rows[-1].get("imagined_steps", 0)),
         hours=curve.hours,
-        cores=_cores(starts[-1]) if starts else 1,
+        cores=starts[-1].get("usable_cores") if starts else None,
     )
 
 
@@ -127,17 +127,14 @@ def _like(measured: Sequence[Measured], job: Job, horizon: int) -> Measured | No
     fitting = [
         one
         for one in measured
-        if (one.algorithm, one.preset) == (job.algorithm, job.preset)
+        if one.cores is not None
+        and (one.algorithm, one.preset) == (job.algorithm, job.preset)
     ]
 
     def merit(one: Measured) -> tuple[bool, int]:
         return (one.task, one.horizon) == (job.task, horizon), one.real_steps
 
     return max(fitting, key=merit, default=None)
-
-
-def _cores(start: dict[str, Any]) -> int:
-    return int(start.get("usable_cores") or start["cores"])
 
 
 def _place(cost: Cost) -> tuple[int, int, int]:

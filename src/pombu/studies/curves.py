@@ -9,8 +9,10 @@ import numpy as np
 from pombu.envs import short_name
 from pombu.errors import UsageError
 from pombu.training.metrics import Row, read_rows
-from pombu.training.run import Run, open_run
+from pombu.training.run import CONFIG, Run, open_run
 
+STUDY_FILES = ("study.json", "study.lock")
+"""What a study leaves beside its run folders."""
 LAST = 3
 """Evaluations whose mean is called a run's final return."""
 
@@ -73,19 +75,30 @@ class Curve:
 
 
 def read_curves(folders: Sequence[Path]) -> list[Curve]:
-    """Read the metrics of run folders.
+    """Read the metrics of run folders, or of folders that hold some, as a study's does.
 
     Raises:
-        UsageError: A folder is no run, or has no finished iteration yet.
+        UsageError: A folder is no run and holds none, or a run has no finished
+            iteration yet.
     """
     curves = []
     for folder in folders:
-        run = open_run(folder)
-        rows = read_rows(run.metrics)[1] if run.metrics.exists() else []
-        if not rows:
-            raise UsageError(
-                f"{folder} has no finished iteration yet: wait for the first one, or "
-                f"go on with `pombu resume {run.named}`."
-            )
-        curves.append(Curve(run, rows))
+        for path in _runs_of(folder):
+            run = open_run(path)
+            rows = read_rows(run.metrics)[1] if run.metrics.exists() else []
+            if not rows:
+                raise UsageError(
+                    f"{path} has no finished iteration yet: wait for the first one, or "
+                    f"go on with `pombu resume {run.named}`."
+                )
+            curves.append(Curve(run, rows))
     return curves
+
+
+def _runs_of(folder: Path) -> list[Path]:
+    if folder.name in STUDY_FILES:
+        return []  # `pombu plot STUDY/*` names them as well
+    if (folder / CONFIG).exists():
+        return [folder]
+    inside = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+    return inside or [folder]

@@ -98,22 +98,16 @@ def draw_seeds(axis: Any, group: Group) -> None:
 
 def draw_max(axis: Any, group: Group) -> None:
     """The best mean of a long training, as a line across."""
-    axis.axhline(
-        best_mean(group)[0], color=group.arm.colour, linestyle=":", linewidth=1.4
-    )
+    best = float(at_best_mean(group).mean())
+    axis.axhline(best, color=group.arm.colour, linestyle=":", linewidth=1.4)
 
 
-def best_mean(group: Group) -> tuple[float, float, float]:
-    """Mean and standard deviation over seeds where the mean is best, and the steps."""
+def at_best_mean(group: Group) -> np.ndarray:
+    """Every seed's return where the mean over seeds is best."""
     aligned = group.aligned()
     if aligned is None:
-        return float(np.max(group.finals)), 0.0, float(group.steps)
-    best = int(np.argmax(aligned.mean))
-    return (
-        float(aligned.mean[best]),
-        float(aligned.std[best]),
-        float(aligned.steps[best]),
-    )
+        return group.finals
+    return np.asarray(aligned.values[:, int(np.argmax(aligned.mean))])
 
 
 def draw_published(axis: Any, panel: Panel) -> None:
@@ -218,9 +212,10 @@ def draw_table(
     return figure
 
 
-def spread(mean: float, std: float, seeds: int) -> str:
-    """A number of a table; one seed has no spread, and says so."""
+def spread(mean: float, std: float, seeds: int, due: int) -> str:
+    """A number of a table, which names its seeds where they are fewer than due."""
     digits = 1 if abs(mean) < 200 else 0
     if seeds == 1:
         return f"{mean:.{digits}f} (1 seed)"
-    return f"{mean:.{digits}f} ± {std:.{digits}f}"
+    few = f" ({seeds} seeds)" if seeds < due else ""
+    return f"{mean:.{digits}f} ± {std:.{digits}f}{few}"

@@ -67,6 +67,8 @@ class Panel:
     alive_bonus: float | None = None
     published: Mapping[str, Published] = field(default_factory=dict)
     """The paper's own numbers, by the arm's label."""
+    paper_seeds: int = 3
+    """How many the paper has; fewer are marked."""
 
     def jobs(self, arm: Arm) -> list[Job]:
         """The runs of an arm."""

@@ -72,6 +72,15 @@ class Group:
         """Real steps that every seed has taken."""
         return int(min(curve.rows[-1]["real_steps"] for curve in self.curves))
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether its seeds have taken all the steps that were asked for."""
+        return self.steps >= self.panel.steps(self.arm)
+
+    def until(self, steps: int) -> "Group":
+        """The same seeds, cut off where others end."""
+        return replace(self, curves=tuple(one.until(steps) for one in self.curves))
+
     def aligned(
         self, metric: str = "return_real", by: str = "real_steps"
     ) -> Aligned | None:
@@ -152,7 +161,7 @@ def gather(panels: Sequence[Panel], request: Request, watcher: Watcher) -> Resul
         jobs = [
             job for panel in panels for arm in panel.arms for job in panel.jobs(arm)
         ]
-        missing = [job for job in jobs if not _is_whole(choose(job, known), job)]
+        missing = [job for job in jobs if not _is_as_asked(choose(job, known), job)]
         if missing:
             planned = plan(longest(missing), request.runs)
             place = request.place.open()
@@ -256,6 +265,13 @@ def _is_whole(curve: Curve | None, job: Job) -> bool:
         return False
     last = curve.rows[-1]
     return last["real_steps"] >= steps and math.isfinite(last.get("return_real", 0.0))
+
+
+def _is_as_asked(curve: Curve | None, job: Job) -> bool:
+    """Whether a run is whole and has the preset's values, or the job's own."""
+    if curve is None or not _is_whole(curve, job):
+        return False
+    return not departed(curve.run.spec, flat(config_file.to_json(job.config())))
 
 
 def _curves(panel: Panel, arm: Arm, known: Sequence[Curve]) -> tuple[Curve, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pombu.studies import artifacts
-from pombu.studies.drawing import best_mean, spread
+from pombu.studies.drawing import at_best_mean, spread
 from pombu.studies.experiments import Item, Panel, Profile
 from pombu.studies.gathering import Group, Request, Results, departed
 from pombu.studies.published import Published
@@ -24,6 +24,7 @@ from pombu.training import config_file
 from pombu.training.config_file import flat
 
 LINE = "line.json"
+_IN_LETTERS = {3: "three", 5: "five"}
 
 
 @dataclass(frozen=True)
@@ -125,16 +126,15 @@ def headline(results: Results) -> str:
     for panel in results.panels:
         arms = []
         for group in results.of(panel):
-            mean, std = ours(group)
-            text = f"{group.arm.label} {spread(mean, std, len(group.curves))}"
-            if group.steps < panel.steps(group.arm):
-                text += f" at {thousands(group.steps, 0)}"
+            text = f"{group.arm.label} {in_words(group)}"
             if theirs := panel.published.get(group.arm.label):
                 text += f" ({_theirs(theirs, group.steps)})"
             arms.append(text)
         if arms:
             steps = thousands(panel.total_steps, 0)
-            parts.append(f"{panel.title}, {steps} steps: {', '.join(arms)}")
+            # Whatever a smoke panel is called, Point2D is what ran.
+            acted = f" ({panel.task} stands in)" if panel.preset == "smoke" else ""
+            parts.append(f"{panel.title}{acted}, {steps} steps: {', '.join(arms)}")
     return "; ".join(parts)
 
 
@@ -145,12 +145,16 @@ def _theirs(paper: Published, steps: int) -> str:
     return text if same else f"{text} at {thousands(paper.real_steps, 0)}"
 
 
-def ours(group: Group) -> tuple[float, float]:
-    """Our number of an arm: the best mean of a "max" arm, else the final return."""
-    if group.arm.extended:
-        mean, std, _ = best_mean(group)
-        return mean, std
-    return mean_std(group.finals)
+def in_words(group: Group) -> str:
+    """Our number of an arm; with its steps where these are not all, and few seeds."""
+    mean, std = mean_std(scores(group))
+    text = spread(mean, std, len(group.curves), group.panel.paper_seeds)
+    return text if group.is_whole else f"{text} at {thousands(group.steps, 0)}"
+
+
+def scores(group: Group) -> np.ndarray:
+    """An arm's numbers, seed by seed: at the end, or at the best mean of a "max"."""
+    return at_best_mean(group) if group.arm.extended else group.finals
 
 
 def hours(group: Group) -> float:
@@ -164,16 +168,26 @@ def imagined_steps(group: Group) -> float:
 
 
 def few_seeds(results: Results) -> str:
-    """A warning where an arm has fewer seeds than the paper's three."""
-    few = min((len(g.curves) for g in results.groups if g.curves), default=0)
-    return "" if few >= 3 else f"fewer seeds ({few}) than the paper's three"
+    """A warning where an arm has fewer seeds than the paper's three or five."""
+    few = [
+        (len(group.curves), group.panel.paper_seeds)
+        for group in results.groups
+        if 0 < len(group.curves) < group.panel.paper_seeds
+    ]
+    if not few:
+        return ""
+    seeds, due = min(few)
+    return f"fewer seeds ({seeds}) than the paper's {_IN_LETTERS.get(due, due)}"
 
 
 def _other_values(departing: Mapping[str, Sequence[str]]) -> str:
     """A warning where runs were made with other values than a preset has today."""
     if not departing:
         return ""
-    return f"runs with other values than the preset has today: {len(departing)}"
+    return (
+        f"runs with other values than the preset has today: {len(departing)}, see "
+        "departures in config.json"
+    )
 
 
 def departures(results: Results) -> dict[str, list[str]]:
@@ -186,7 +200,7 @@ def departures(results: Results) -> dict[str, list[str]]:
                 if curve.run.spec.seed != job.seed:
                     continue
                 if differ := departed(curve.run.spec, wanted):
-                    found[curve.run.path.name] = differ
+                    found[job.name] = differ
     return found
 
 
@@ -203,17 +217,17 @@ def _with_jobs(group: Group) -> list[tuple[str, Any]]:
 
 
 def _arm(group: Group) -> dict[str, Any]:
-    finals = group.finals
-    mean, std = ours(group)
+    own = scores(group)
+    mean, std = mean_std(own)
     theirs = group.panel.published.get(group.arm.label)
     return {
         "seeds": [curve.run.spec.seed for curve in group.curves],
         "missing_seeds": list(group.missing),
         "real_steps": group.steps,
-        "final_returns": [float(x) for x in finals],
+        "final_returns": [float(x) for x in own],
         "mean": mean,
         "std": std,
-        "iqm": asdict(interval(iqm, finals[:, None])),
+        "iqm": asdict(interval(iqm, own[:, None])),
         "hours": hours(group),
         "imagined_steps": imagined_steps(group),
         "paper": theirs._asdict() if theirs else None,
@@ -221,20 +235,19 @@ def _arm(group: Group) -> dict[str, Any]:
 
 
 def _improvement(groups: Sequence[Group]) -> dict[str, Any]:
-    """How likely the panel's first arm beats each other one."""
-    if not groups:
+    """How likely the panel's first arm beats each other one after as many steps."""
+    compared = [group for group in groups if not group.arm.extended]
+    if not compared:
         return {}
-    first, *others = groups
-    return {
-        f"{first.arm.label} over {other.arm.label}": asdict(
-            interval(
-                probability_of_improvement,
-                first.finals[:, None],
-                other.finals[:, None],
-            )
-        )
-        for other in others
-    }
+    first, *others = compared
+    found = {}
+    for other in others:
+        steps = min(first.steps, other.steps)
+        finals = (one.until(steps).finals[:, None] for one in (first, other))
+        estimate = interval(probability_of_improvement, *finals)
+        name = f"{first.arm.label} over {other.arm.label}"
+        found[name] = {**asdict(estimate), "real_steps": steps}
+    return found
 
 
 def _cell(value: float | None) -> str:

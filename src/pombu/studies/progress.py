@@ -9,8 +9,9 @@ from typing import Literal
 import numpy as np
 from rich.table import Table
 
-from pombu.studies.worker import FAILURE
+from pombu.studies.worker import FAILURE, read_failure
 from pombu.training.display import duration
+from pombu.training.files import DamagedFileError
 from pombu.training.metrics import Row, read_rows
 from pombu.training.run import CONFIG, EVALUATION, METRICS, open_run
 
@@ -22,6 +23,10 @@ COLOURS: dict[State, str] = {
     "failed": "red",
     "waiting": "bright_black",
 }
+WIDE = 110
+"""Letters of a terminal that has room for every column."""
+LESS = ("steps", "time")
+"""Columns that a narrower one does without."""
 RECENT = 5
 """Iterations whose pace tells how long the rest takes."""
 
@@ -50,7 +55,10 @@ class RunProgress:
 
 def examine(path: Path, total_steps: int, running: bool = False) -> RunProgress:
     """Look at a run folder, which need not exist."""
-    rows = _rows_of(path / METRICS)
+    try:
+        rows = _rows_of(path / METRICS)
+    except DamagedFileError as error:
+        return RunProgress(path.name, "failed", 0, total_steps, failure=str(error))
     steps = int(rows[-1]["real_steps"]) if rows else 0
     failure = path / FAILURE
     state: State = "waiting"
@@ -70,7 +78,7 @@ def examine(path: Path, total_steps: int, running: bool = False) -> RunProgress:
         last_return=rows[-1].get("return_real") if rows else None,
         seconds=sum(row.get("iteration_seconds", 0.0) for row in rows),
         seconds_per_step=pace(rows),
-        failure=failure.read_text().strip() if state == "failed" else "",
+        failure=read_failure(path) if state == "failed" else "",
     )
 
 
@@ -142,16 +150,41 @@ def headline(runs: Sequence[RunProgress], side_by_side: int) -> str:
     return f"{len(runs)} runs: {', '.join(counted)}"
 
 
-def table(runs: Sequence[RunProgress], side_by_side: int) -> Table:
-    """The study as a table."""
+def table(
+    runs: Sequence[RunProgress],
+    side_by_side: int,
+    width: int = WIDE,
+    height: int | None = None,
+) -> Table:
+    """The study as a table that fits a terminal.
+
+    Names are folded before a number is cut off. Where there are more runs than lines,
+    those that something happens to are shown.
+    """
     made = Table(title=headline(runs, side_by_side), title_justify="left", box=None)
-    made.add_column("run", no_wrap=True)
-    for column in ("state", "steps", "%", "return", "time", "left"):
-        made.add_column(column, justify="right" if column != "state" else "left")
-    for run in runs:
-        colour = COLOURS[run.state]
-        made.add_row(run.name, f"[{colour}]{run.state}[/]", *_numbers(run))
+    made.add_column("run", overflow="fold")
+    wide = width >= WIDE
+    columns = ("state", "steps", "%", "return", "time", "left")
+    kept = [i for i, name in enumerate(columns[1:]) if wide or name not in LESS]
+    made.add_column("state", no_wrap=True)
+    for i in kept:
+        made.add_column(columns[1 + i], justify="right", no_wrap=True)
+    shown = _most_telling(runs, len(runs) if height is None else max(height, 1))
+    for run in shown:
+        numbers = _numbers(run)
+        state = f"[{COLOURS[run.state]}]{run.state}[/]"
+        made.add_row(run.name, state, *(numbers[i] for i in kept))
+    if len(shown) < len(runs):
+        made.add_row(f"and {len(runs) - len(shown)} more")
     return made
+
+
+def _most_telling(runs: Sequence[RunProgress], number: int) -> list[RunProgress]:
+    """So many of the runs, in their order: first those that run, then failed ones."""
+    order: tuple[State, ...] = ("running", "failed", "interrupted", "waiting")
+    ranks = {state: rank for rank, state in enumerate((*order, "finished"))}
+    first = sorted(range(len(runs)), key=lambda i: ranks[runs[i].state])[:number]
+    return [runs[i] for i in sorted(first)]
 
 
 def line(run: RunProgress) -> str:

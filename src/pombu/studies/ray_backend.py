@@ -4,11 +4,12 @@ import inspect
 import logging
 import os
 import socket
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pombu.cores import usable_cores
 from pombu.errors import RunError, UsageError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pombu.studies.places import Place
 
 CONNECT_SECONDS = 10.0
+JOIN_SECONDS = 60.0
 
 
 class RayBackend:
@@ -79,6 +81,10 @@ class RayBackend:
                 ending = "failed"
             except self._ray.exceptions.RayError as error:
                 ending = self._lose(path, trusted, error)
+            except (OSError, RunError) as error:  # no room here for what was sent
+                self._ray.cancel(reports, force=True)
+                note_failure(path, put_into_words(error))
+                ending = "failed"
             if ending:
                 del self._running[path]
                 ended[path] = ending
@@ -168,6 +174,7 @@ def _import_ray(place: "Place") -> Any:
         raise UsageError(
             "--backend ray needs Ray: install it with pip install 'pombu[ray]'."
         ) from None
+    _require_cluster(place.address)
     return ray
 
 
@@ -190,7 +197,32 @@ def _require_listener(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise RunError(
-            f"no Ray cluster answers at {address} ({error}): check the address, or "
-            "leave --address out to start one here."
-        ) from None
+        _refuse(address, str(error))
+
+
+def _require_cluster(address: str | None) -> None:
+    """Find out in a process of its own whether Ray joins: it waits without end, and
+    noisily, for something that listens and is no cluster."""
+    if address is None:
+        return
+    joining = f"import ray; ray.init({address!r}, logging_level='ERROR')"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", joining],
+            capture_output=True,
+            text=True,
+            timeout=JOIN_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        _refuse(address, f"what listens there gave no answer in {JOIN_SECONDS:g} s")
+    if done.returncode:
+        *_, last = ["Ray gave up", *done.stderr.split("\n")[:-1]]
+        _refuse(address, last[:300])
+
+
+def _refuse(address: str, reason: str) -> NoReturn:
+    raise RunError(
+        f"no Ray cluster answers at {address} ({reason}): check the address and the "
+        "token, or leave --address out to start one here."
+    ) from None

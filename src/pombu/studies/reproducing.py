@@ -23,6 +23,7 @@ def reproduce_one(
         UsageError: There is no run to draw.
     """
     _require_runs(found, request)
+    _require_sizes_matter(found, request)
     numbers, missing = _do(found, request, watcher)
     if numbers is None:
         hint = "see why its runs failed" if request.train else "leave --no-train out"
@@ -30,6 +31,16 @@ def reproduce_one(
             f"{found.name} has no run to draw: name some with --from, or {hint}."
         )
     return numbers, missing
+
+
+def _require_sizes_matter(found: Reproduction, request: Request) -> None:
+    """Refuse sizes of runs where no run is asked for."""
+    asked = request.total_steps is not None or request.seeds is not None
+    if found.name in PAGES and asked:
+        raise UsageError(
+            f"{found.name} trains nothing, so --total-steps and --seeds say nothing: "
+            "leave them out."
+        )
 
 
 def is_computed(found: Reproduction) -> bool:

@@ -9,7 +9,6 @@ import json
 import posixpath
 import re
 import shlex
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from pombu.studies.curves import Curve, read_curves
 from pombu.studies.goals import GOALS, Goal
 from pombu.studies.learning import draw_learning
 from pombu.studies.published import TABLE_1, TABLE_2, Published, alive_bonus
-from pombu.training.files import safe_name
+from pombu.training.files import safe_name, write_atomic
 from pombu.training.run import CONFIG, EVALUATION, METRICS, VERSIONS, write_json
 
 KEPT = (CONFIG, VERSIONS, METRICS, EVALUATION)
@@ -75,9 +74,10 @@ def keep_files(curve: Curve, kept: Path) -> None:
         return
     kept.mkdir(parents=True, exist_ok=True)
     for file in KEPT:
-        (kept / file).unlink(missing_ok=True)
         if (curve.run.path / file).exists():
-            shutil.copyfile(curve.run.path / file, kept / file)
+            write_atomic(kept / file, (curve.run.path / file).read_bytes())
+        else:
+            (kept / file).unlink(missing_ok=True)
     if (kept / VERSIONS).exists():
         write_json(kept / VERSIONS, _versions(curve))
 

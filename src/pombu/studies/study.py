@@ -13,17 +13,15 @@ from typing import Any, Protocol, runtime_checkable
 
 from pombu.errors import PombuError, RunError, UsageError
 from pombu.studies.backends import Backend
+from pombu.studies.curves import STUDY_FILES
 from pombu.studies.jobs import Planned
 from pombu.studies.progress import RunProgress, examine
-from pombu.studies.worker import FAILURE, note_failure, read_failure
+from pombu.studies.worker import FAILURE, PATIENCE, note_failure, read_failure
 from pombu.training.run import CONFIG, create, open_run, write_json
 from pombu.training.signals import StopRequest, stop_requests
 
-LOCK = "study.lock"
-STATUS = "study.json"
+STATUS, LOCK = STUDY_FILES
 POLL = 0.2
-PATIENCE = 600.0
-"""Seconds that runs have to save themselves after a request to stop."""
 
 
 @runtime_checkable
@@ -95,6 +93,8 @@ class _Loop:
         self.watcher = watcher
         self.trusted = trusted
         self.request = request
+        self.others = _noted(folder)
+        """Runs that other studies have had in this folder."""
         self.running: set[Path] = set()
         self.failures: dict[Path, str] = {}
         self.waiting = [
@@ -170,7 +170,10 @@ class _Loop:
             "backend": self.backend.name,
             "slots": self.backend.slots,
             "running": sorted(path.name for path in self.running),
-            "runs": {p.name: one.spec.total_steps for p, one in self.planned.items()},
+            "runs": {
+                **self.others,
+                **{p.name: one.spec.total_steps for p, one in self.planned.items()},
+            },
         }
         # A full disk must not stop the runs that still find room.
         with contextlib.suppress(RunError):
@@ -198,6 +201,15 @@ def status(folder: Path) -> tuple[list[RunProgress], int]:
     return runs, int(content["slots"])
 
 
+def _noted(folder: Path) -> dict[str, int]:
+    """The steps of runs that a study has left in a folder, as far as it says."""
+    try:
+        runs = json.loads((folder / STATUS).read_bytes())["runs"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return {name: steps for name, steps in runs.items() if (folder / name).is_dir()}
+
+
 def _prepare(one: Planned) -> None:
     """Have the run folder there, with the steps that are asked for."""
     if not (one.path / CONFIG).exists():
@@ -213,6 +225,11 @@ def _prepare(one: Planned) -> None:
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Keep a second study out of the folder; the lock dies with this process."""
+    if (folder / CONFIG).exists():
+        raise UsageError(
+            f"{folder} is the folder of a run, and a study has one for each of its "
+            "runs: choose another --out."
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("a")

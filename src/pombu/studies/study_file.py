@@ -13,10 +13,12 @@ from pombu import presets
 from pombu.algorithms import registry
 from pombu.envs import EnvConfig, resolve
 from pombu.errors import UsageError
+from pombu.randomness import SEEDS
 from pombu.studies.jobs import Job, OverrideError, require_trusted
 from pombu.training.config_file import flat
 
 Values = Mapping[str, Any]
+MOST_SEEDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,15 @@ class Study:
                 horizon=self.horizon,
                 observation_noise=self.observation_noise,
                 alive_bonus=self.alive_bonus,
+                # Sorted: the order of lines must not name another folder.
                 overrides=tuple(
                     (key, _frozen(value))
-                    for key, value in {
-                        **flat(self.overrides),
-                        **dict(zip(grid, values, strict=True)),
-                    }.items()
+                    for key, value in sorted(
+                        {
+                            **flat(self.overrides),
+                            **dict(zip(grid, values, strict=True)),
+                        }.items()
+                    )
                 ),
             )
             for seed in self.seeds
@@ -110,7 +115,17 @@ def _load(path: Path) -> tuple[str, dict[str, Any]]:
     try:
         return text, tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is no valid TOML: {error}.") from None
+        raise UsageError(
+            f"{path} is no valid TOML: {error}{_key_at(text, error)}."
+        ) from None
+
+
+def _key_at(text: str, error: tomllib.TOMLDecodeError) -> str:
+    """The key on the line that a parser complains about, if it names one with a key."""
+    number = re.search(r"line (\d+)", str(error))
+    lines = text.splitlines()[int(number[1]) - 1 :][:1] if number else []
+    key = _KEY.match(lines[0]) if lines else None
+    return f", key {_plain_key(key[1])}" if key else ""
 
 
 class _Reader:
@@ -188,11 +203,11 @@ def _names(check: Callable[[str], object]) -> Callable[[Any], tuple[str, ...]]:
 
 
 def _seeds(value: Any) -> tuple[int, ...]:
-    if type(value) is int and value > 0:
+    if type(value) is int and 0 < value <= MOST_SEEDS:
         return tuple(range(value))
     if not isinstance(value, list) or not value:
         raise _NotAcceptedError
-    if any(type(seed) is not int or seed < 0 for seed in value):
+    if any(type(seed) is not int or not 0 <= seed < SEEDS for seed in value):
         raise _NotAcceptedError
     return tuple(dict.fromkeys(value))
 
@@ -231,7 +246,11 @@ def _table(value: Any) -> Values:
 _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "algorithms": ("a list of names", _names(registry.find)),
     "tasks": ("a list of names", _names(resolve)),
-    "seeds": ("a list of whole numbers from 0 on, or how many", _seeds),
+    "seeds": (
+        f"a list of whole numbers from 0 to {SEEDS - 1}, or how many, up to "
+        f"{MOST_SEEDS},",
+        _seeds,
+    ),
     "preset": (f"one of {', '.join(presets.names())}", _preset),
     "total_steps": ("a whole number from 1 on", _count),
     "horizon": ("a whole number from 1 on", _count),
@@ -243,15 +262,20 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
+_KEY = re.compile(r"\s*([\w.\-\"' ]+?)\s*=")
+_HEADER = re.compile(r"\s*\[{1,2}([^\[\],=]*[^\[\],=\d\s])\]{1,2}\s*(#|$)")
+
+
 def key_lines(text: str) -> dict[str, int]:
     """The line on which each key of a TOML text stands, by its dotted name."""
     found: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*\[+([^\]]+)\]+", line):
+        # A line of a nested array begins like a table, too.
+        if header := _HEADER.match(line):
             table = _plain_key(header[1])
             found.setdefault(table, number)
-        elif key := re.match(r"\s*([\w.\-\"' ]+?)\s*=", line):
+        elif key := _KEY.match(line):
             name = _plain_key(key[1])
             found.setdefault(f"{table}.{name}" if table else name, number)
     return found

@@ -31,7 +31,10 @@ class LiveRuns:
         over = not any(run.state == "running" for run in runs)
         if time.monotonic() >= self._next or over:
             self._next = time.monotonic() + EVERY
-            self._live.update(table(runs, slots), refresh=True)
+            width, height = self._console.size
+            # A name may take two lines, and title, header and rest one each.
+            made = table(runs, slots, width, height // 2 - 2)
+            self._live.update(made, refresh=True)
 
     def say(self, text: str) -> None:
         """Print a sentence above the table."""

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -19,6 +20,9 @@ from pombu.training.callbacks import Callback
 
 FAILURE = "failure.txt"
 LOG = "log.txt"
+PATIENCE = 600.0
+"""Seconds that a run has to save itself after a request to stop."""
+POLL = 2.0
 INTERRUPTED = 3
 """Exit code of a run that was asked to stop, and has saved itself."""
 
@@ -34,15 +38,25 @@ def train(
     from pombu.runs import algorithm_of
     from pombu.training.display import PlainLines
     from pombu.training.loop import learn
-    from pombu.training.run import open_run
+    from pombu.training.run import InUseError, open_run
 
     run = open_run(folder)
     algorithm = algorithm_of(run, trusted)
     lines = PlainLines(Console(file=log, width=200))
-    result = learn(
-        algorithm, run.spec.seed, run.spec.total_steps, [lines, *callbacks], run
-    )
-    return result.finished
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            result = learn(
+                algorithm, run.spec.seed, run.spec.total_steps, [lines, *callbacks], run
+            )
+        except InUseError as error:
+            # A worker of a study that was killed still saves itself.
+            if time.monotonic() > end:
+                raise
+            print(error, "Waiting for it.", file=log, flush=True)
+            time.sleep(POLL)
+        else:
+            return result.finished
 
 
 def put_into_words(error: BaseException) -> str:
@@ -61,9 +75,10 @@ def note_failure(folder: Path, sentence: str) -> None:
 def read_failure(folder: Path) -> str:
     """Why a run failed, as far as the folder says."""
     try:
-        return (folder / FAILURE).read_text().strip()
+        reason = (folder / FAILURE).read_text().strip()
     except OSError:
-        return "the reason could not be written; is the disk full?"
+        reason = ""
+    return reason or "the reason could not be written; is the disk full?"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pombu.errors import RunError
-from pombu.training.files import write_atomic, writing
+from pombu.training.files import DamagedFileError, write_atomic, writing
 
 MACHINE_DEPENDENT = ("_seconds", "_memory")
 
@@ -64,15 +64,23 @@ class MetricsFile:
 
 
 def read_rows(path: Path) -> tuple[list[str], list[Row]]:
-    """The header and the whole rows of a metrics file."""
-    text = path.read_text()
-    # Only a line that ends was written completely.
-    reader = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
-    header = next(reader, [])
-    return header, [
-        {name: _number(cell) for name, cell in zip(header, cells, strict=True) if cell}
-        for cells in reader
-    ]
+    """The header and the whole rows of a metrics file.
+
+    Raises:
+        DamagedFileError: A line is no row of numbers.
+    """
+    rows = []
+    try:
+        text = path.read_text()
+        # Only a line that ends was written completely.
+        reader = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
+        header = next(reader, [])
+        for cells in reader:
+            pairs = zip(header, cells, strict=True)
+            rows.append({name: _number(cell) for name, cell in pairs if cell})
+    except (ValueError, csv.Error) as error:
+        raise DamagedFileError(path, f"row {len(rows) + 1}: {error}") from None
+    return header, rows
 
 
 def deterministic(row: Mapping[str, float]) -> Row:

@@ -31,7 +31,8 @@ def provenance() -> dict[str, Any]:
     """Everything about this process that a reader of the run may want to know."""
     return {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": sys.argv,
+        # Where the program lies is this machine's own affair.
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),

@@ -33,6 +33,10 @@ TENSORBOARD = "tensorboard"
 LOCK = "lock"
 
 
+class InUseError(UsageError):
+    """Another process is at work in a run folder."""
+
+
 @dataclasses.dataclass(frozen=True)
 class RunSpec:
     """What a run was asked to do."""
@@ -96,7 +100,7 @@ class Run:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                raise UsageError(
+                raise InUseError(
                     f"{self.path} is in use by process {file.read().strip()}: wait for "
                     "it to end, or choose another folder."
                 ) from None

@@ -4,7 +4,12 @@ from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
-from pombu.studies.drawing import STAND_IN_NOTE, add_legend, draw_band
+from pombu.studies.drawing import (
+    STAND_IN_NOTE,
+    add_legend,
+    count_seeds,
+    draw_band,
+)
 from pombu.studies.experiments import Item, Profile
 from pombu.studies.gathering import Results
 from pombu.studies.reproductions.figure_3 import panels
@@ -32,8 +37,9 @@ def draw(results: Results) -> Mapping[str, Figure]:
     for axis in axes[1, 1:]:
         # The two returns are there to be compared.
         axis.set_ylim(low, high)
-    note = f" ({STAND_IN_NOTE})" if panel.preset == "smoke" else ""
-    figure.suptitle(panel.title + note, fontsize=10)
+    note = f"{STAND_IN_NOTE}, " if panel.preset == "smoke" else ""
+    seeds = count_seeds(results.of(panel))
+    figure.suptitle(f"{panel.title} ({note}{seeds})", fontsize=10)
     add_legend(figure, results, published=False)
     return {"": figure}
 

@@ -48,8 +48,9 @@ def reproduce_from(request: Request) -> dict[str, Any]:
 
 
 def _jobs(profile: Profile) -> list[Job]:
-    """Every run of every item, once although items share them."""
-    items = [find(name).item for name in names() if name not in PAGES]
+    """Every run of the paper's items, once although items share them."""
+    others = (*PAGES, "uncertainty-inside", "uncertainty-inside-cheetah")
+    items = [find(name).item for name in names() if name not in others]
     panels = [panel for item in items if item for panel in item.panels(profile)]
     return longest(job for p in panels for arm in p.arms for job in p.jobs(arm))
 
@@ -58,7 +59,7 @@ def _total(costs: Sequence[Cost]) -> dict[str, Any]:
     return {
         "runs": sum(cost.runs for cost in costs),
         "real_steps": sum(cost.real_steps for cost in costs),
-        "imagined_steps": sum(cost.imagined_steps or 0 for cost in costs),
+        "imagined_steps_where_known": sum(cost.imagined_steps or 0 for cost in costs),
         "core_hours_where_measured": sum(cost.core_hours or 0.0 for cost in costs),
         "runs_without_measured_cost": sum(
             cost.runs for cost in costs if cost.core_hours is None
@@ -73,6 +74,7 @@ def _page(
     measured: Sequence[Measured],
 ) -> str:
     hours = total["core_hours_where_measured"]
+    imagined = total["imagined_steps_where_known"]
     without = total["runs_without_measured_cost"]
     unknown = f", and {without} runs whose cost was not measured" if without else ""
     return f"""# What it costs
@@ -82,10 +84,11 @@ Written by `pombu reproduce costs --profile {profile} --from RUNS...`.
 ## Everything at the scale of `{profile}`
 
 Every figure and table together: {total["runs"]} runs, {total["real_steps"]:,} real and
-{total["imagined_steps"]:.2g} imagined steps, **{hours:,.0f} core-hours**{unknown}.
+{imagined:.2g} imagined steps, **{hours:,.0f} core-hours**{unknown}.
 Core-hours are those of the measured run below with the same method and preset, of the
 same task and horizon if there is one, per imagined step, or per real step where nothing
-is imagined. An empty cell was not measured.
+is imagined. An empty cell was not measured; where it is the imagined steps', the total
+leaves them out, because how many there are is seen in a run.
 
 {markdown_table(HEADER, [_row(cost) for cost in costs])}
 
@@ -122,5 +125,5 @@ def _measured_row(one: Measured) -> tuple[str, ...]:
         thousands(one.real_steps, 0),
         f"{one.imagined_steps:.2g}",
         f"{one.hours:.2f}",
-        str(one.cores),
+        "not known" if one.cores is None else str(one.cores),
     )

@@ -35,8 +35,9 @@ OPENING = """# Results
 Written by `pombu reproduce overview --out results` from the files in the folders
 below: each holds its pictures (PNG and PDF), its data, its settings (config.json), the
 versions it ran with, and the kept files of its runs, from which it can be drawn again.
-Returns are means and standard deviations over seeds of the last three evaluations of 20
-stochastic episodes each; in brackets the paper's own numbers, at its full scale."""
+Returns are means and standard deviations over seeds of the last three evaluations, each
+of 20 stochastic episodes (2 in smoke); in brackets the paper's own numbers, at its full
+scale."""
 
 
 def read_lines(out: Path) -> list[tuple[dict[str, Any], str]]:

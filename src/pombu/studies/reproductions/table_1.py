@@ -5,10 +5,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from pombu.studies.drawing import STAND_IN_NOTE, draw_table, spread
+from pombu.studies.drawing import STAND_IN_NOTE, draw_table
 from pombu.studies.experiments import POMBU, Item, Panel, Profile
 from pombu.studies.gathering import Group, Results
-from pombu.studies.outputs import hours, imagined_steps, ours
+from pombu.studies.outputs import hours, imagined_steps, in_words
 from pombu.studies.published import UNCERTAINTY_MINUTES, Published
 from pombu.studies.reproductions.figure_2 import panels as tasks
 from pombu.studies.style import thousands
@@ -69,12 +69,11 @@ def numbers(results: Results) -> Mapping[str, Any]:
 
 
 def _ours(group: Group) -> tuple[str, ...]:
-    mean, std = ours(group)
     minutes = ""
     if group.arm.algorithm == "pombu":
         minutes = f"{uncertainty_minutes(group.curves[0]):.2g}"
     return (
-        spread(mean, std, len(group.curves)),
+        in_words(group),
         f"{hours(group):.2g}",
         f"{imagined_steps(group):.2g}",
         thousands(group.steps, 0),

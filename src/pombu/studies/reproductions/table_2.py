@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pombu.studies.drawing import STAND_IN_NOTE, add_legend, draw_table, spread
+from pombu.studies.drawing import STAND_IN_NOTE, add_legend, draw_table
 from pombu.studies.experiments import (
     MBMPO,
     METRPO,
@@ -20,7 +20,7 @@ from pombu.studies.experiments import (
     at,
 )
 from pombu.studies.gathering import Group, Results
-from pombu.studies.outputs import ours
+from pombu.studies.outputs import in_words
 from pombu.studies.published import RANDOM, TABLE_2, alive_bonus, by_label
 from pombu.studies.statistics import performance_profile
 from pombu.studies.style import grid
@@ -77,8 +77,8 @@ def profiles(results: Results) -> Figure:
     figure, axes = grid(1, 1, width=5.0, height=3.4)
     axis = axes[0, 0]
     scores = normalised(results)
-    every = np.concatenate(list(scores.values()))
-    thresholds = np.linspace(min(0.0, every.min()), max(1.0, every.max()), 200)
+    every = np.concatenate([[0.0, 1.0], *scores.values()])
+    thresholds = np.linspace(every.min(), every.max(), 200)
     for arm in ARMS:
         if arm.label in scores:
             share = performance_profile(scores[arm.label][:, None], thresholds)
@@ -86,17 +86,17 @@ def profiles(results: Results) -> Figure:
     axis.set_xlabel("score: 0 is a random policy, 1 the paper's POMBU")
     axis.set_ylabel("share of runs above it")
     if results.profile == "smoke":
-        axis.set_xlabel(f"score ({STAND_IN_NOTE}; units of HalfCheetah)")
+        axis.set_xlabel(f"score ({STAND_IN_NOTE}; units of the tasks)")
     add_legend(figure, results, published=False)
     return figure
 
 
 def normalised(results: Results) -> dict[str, np.ndarray]:
-    """Every run's score over all tasks, by method."""
+    """Every whole run's score over all tasks, by method."""
     found: dict[str, list[float]] = {}
     for panel in results.panels:
         low, high = RANDOM[panel.title], TABLE_2[panel.title]["pombu"].mean
-        for group in results.of(panel):
+        for group in filter(lambda one: one.is_whole, results.of(panel)):
             scores = (group.finals - low) / (high - low)
             found.setdefault(group.arm.label, []).extend(map(float, scores))
     return {label: np.array(scores) for label, scores in found.items()}
@@ -109,10 +109,7 @@ def numbers(results: Results) -> Mapping[str, Any]:
 
 
 def _cell(group: Group | None) -> str:
-    if group is None:
-        return ""
-    mean, std = ours(group)
-    return spread(mean, std, len(group.curves))
+    return "" if group is None else in_words(group)
 
 
 ITEM = Item(panels, draw, numbers=numbers)
