@@ -1,5 +1,6 @@
 """The picture of runs as they learn."""
 
+import json
 from pathlib import Path
 
 from fabricated import HEIGHTS, write_run
@@ -31,3 +32,17 @@ def test_runs_that_differ_in_much_are_all_there(tmp_path: Path) -> None:
         write_run(job, tmp_path / name)
     groups = by_label(read_sources([tmp_path]))
     assert {c.run.path.name for group in groups.values() for c in group} == set(changes)
+
+
+def test_a_setting_that_came_later_is_its_default(tmp_path: Path) -> None:
+    """A run of an older version, whose config lacks a field, is a seed of the same."""
+    for seed in (0, 1):
+        job = Job("pombu", "HalfCheetah", seed, total_steps=1000)
+        write_run(job, tmp_path / str(seed))
+    file = tmp_path / "0" / "config.json"
+    content = json.loads(file.read_text())
+    assert content["config"]["model"].pop("reinitialise_in_turn") is False
+    file.write_text(json.dumps(content))
+    ((label, group),) = by_label(read_sources([tmp_path])).items()
+    assert label == "pombu (fast)"
+    assert len(group) == 2

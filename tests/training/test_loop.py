@@ -1,6 +1,7 @@
 """The learn loop: it ends equal however often it was stopped, and loses nothing."""
 
 import errno
+import itertools
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -251,8 +253,11 @@ def test_stop_at_an_unknown_metric_names_the_known_ones() -> None:
         learn(make_toy(), 0, toy.TOTAL_STEPS, [StopAtReturn(5.0, metric="x")])
 
 
-def test_stop_after_a_time() -> None:
-    result = learn(make_toy(seconds=0.2), 0, toy.TOTAL_STEPS, [StopAfter(0.3)])
+def test_stop_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes on by a second whenever it is looked at."""
+    clock = SimpleNamespace(monotonic=itertools.count().__next__)
+    monkeypatch.setattr("pombu.training.callbacks.time", clock)
+    result = learn(make_toy(), 0, toy.TOTAL_STEPS, [StopAfter(1.5)])
     assert int(result.state.iteration) == 2
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pombu.algorithms.registry import defaults
 from pombu.studies.curves import Curve
 from pombu.training.config_file import flat
 
@@ -29,9 +30,15 @@ def settings(curve: Curve) -> dict[str, str]:
         "total_steps": str(spec.total_steps),
         **{
             key: value if isinstance(value, str) else json.dumps(value)
-            for key, value in flat(spec.config).items()
+            for key, value in _config(curve).items()
         },
     }
+
+
+def _config(curve: Curve) -> dict[str, object]:
+    """A run's config, flat; what its version did not know of is the default."""
+    spec = curve.run.spec
+    return {**defaults(spec.algorithm), **flat(spec.config)}
 
 
 def differences(curves: Sequence[Curve]) -> list[Difference]:
@@ -49,7 +56,7 @@ def groups_alike(curves: Sequence[Curve]) -> list[list[int]]:
     groups: dict[str, list[int]] = {}
     for number, curve in enumerate(curves):
         spec = curve.run.spec
-        identity = [spec.algorithm, spec.preset, spec.config]
+        identity = [spec.algorithm, spec.preset, _config(curve)]
         groups.setdefault(json.dumps(identity, sort_keys=True), []).append(number)
     return list(groups.values())
 
@@ -57,17 +64,16 @@ def groups_alike(curves: Sequence[Curve]) -> list[list[int]]:
 def labels_of(curves: Sequence[Curve]) -> list[str]:
     """Algorithm and preset; the task and a few settings where these differ.
 
-    Where a few do not tell runs apart, all are named.
+    Where a few do not tell runs apart, all that differ are named.
     """
     several = len({curve.task for curve in curves}) > 1
     short = [f"{c.label}, {c.task}" if several else c.label for c in curves]
     labels = short
     for most in (LABEL_DIFFERENCES, None):
+        told = [_what_differs(curves, short, i, most) for i in range(len(curves))]
         labels = [
-            label
-            if labels.count(label) == 1
-            else _with_differences(short, curves, i, most)
-            for i, label in enumerate(labels)
+            label if labels.count(label) == 1 else ", ".join([first, *rest])
+            for label, first, rest in zip(labels, short, told, strict=True)
         ]
     return labels
 
@@ -82,10 +88,12 @@ def by_label(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
     }
 
 
-def _with_differences(
-    labels: Sequence[str], curves: Sequence[Curve], index: int, most: int | None
-) -> str:
+def _what_differs(
+    curves: Sequence[Curve], labels: Sequence[str], index: int, most: int | None
+) -> list[str]:
+    """So many of the settings in which a run differs from others of its label."""
     own = ("algorithm", "preset", "seed", "total_steps", "env.id")
-    rows = [row for row in differences(curves) if row.key not in own]
-    named = (f"{row.key} {row.values[index]}" for row in rows[:most])
-    return ", ".join([labels[index], *named])
+    alike = [i for i, label in enumerate(labels) if label == labels[index]]
+    rows = differences([curves[i] for i in alike])
+    place = alike.index(index)
+    return [f"{r.key} {r.values[place]}" for r in rows if r.key not in own][:most]
