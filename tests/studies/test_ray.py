@@ -3,12 +3,14 @@
 import os
 import signal
 import socket
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import ray
 
 from pombu.cli import main
 from pombu.errors import RunError, UsageError
@@ -118,7 +120,8 @@ def test_what_listens_and_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None
 class FullDisk:
     """Stands for Ray: one run has sent a report, for which there is no room here."""
 
-    exceptions = ray.exceptions
+    exceptions = SimpleNamespace(RayError=LookupError, RayTaskError=KeyError)
+    """Stand-ins for Ray's own, of which none is raised."""
 
     def __init__(self) -> None:
         self.cancelled: list[object] = []
@@ -197,6 +200,44 @@ def test_a_killed_worker_changes_nothing(
         assert ours == rows(local / job.name)
         evaluation = (local / job.name / "evaluation.json").read_bytes()
         assert (remote / job.name / "evaluation.json").read_bytes() == evaluation
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a cluster that someone else has started, with its token on."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "fedcba9876543210fedcba9876543210")
+    port = free_port()
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"]
+    command += [f"--port={port}", "--node-ip-address=127.0.0.1", "--num-cpus=2"]
+    command += ["--include-dashboard=false"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as head:
+        assert head.stdout is not None
+        while "Ray runtime started" not in head.stdout.readline():
+            assert head.poll() is None
+        yield f"127.0.0.1:{port}"
+        head.terminate()
+
+
+@pytest.mark.slow
+def test_a_cluster_is_joined_by_its_address(cluster: str, tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text(
+        'algorithms = ["meppo"]\ntasks = ["Point2D"]\nseeds = 1\npreset = "smoke"\n'
+        "total_steps = 60\n"
+    )
+    # A process of its own: this one may have met Ray with another token.
+    command = [sys.executable, "-m", "pombu", "study", str(file), "--backend", "ray"]
+    command += ["--out", str(tmp_path / "runs"), "--address", cluster]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "Done: 1 runs" in done.stdout
+    wrong = {**os.environ, "RAY_AUTH_TOKEN": "0" * 32}
+    told = subprocess.run(command, capture_output=True, text=True, env=wrong)
+    assert told.returncode == 1
+    assert f"no Ray cluster answers at {cluster}" in told.stderr
+    assert "token" in told.stderr
+    assert told.stderr.count("\n") == 1
 
 
 def rows(folder: Path) -> list[dict[str, float]]:

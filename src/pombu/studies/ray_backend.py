@@ -1,5 +1,7 @@
 """A Ray cluster as the place where a study's runs happen."""
 
+import importlib
+import importlib.util
 import inspect
 import logging
 import os
@@ -162,20 +164,18 @@ class RayBackend:
 
 
 def _import_ray(place: "Place") -> Any:
+    if importlib.util.find_spec("ray") is None:
+        raise UsageError(
+            "--backend ray needs Ray: install it with pip install 'pombu[ray]'."
+        )
     if place.address is not None:
         _require_listener(place.address)
+        _require_cluster(place.address)
     elif "ray" not in sys.modules:
         # Without a token anyone who reaches the ports could run code here. Ray looks
         # at this when it is imported; newer versions have it on by themselves.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
-    try:
-        import ray
-    except ImportError:
-        raise UsageError(
-            "--backend ray needs Ray: install it with pip install 'pombu[ray]'."
-        ) from None
-    _require_cluster(place.address)
-    return ray
+    return importlib.import_module("ray")
 
 
 def _require_listener(address: str) -> None:
@@ -200,11 +200,9 @@ def _require_listener(address: str) -> None:
         _refuse(address, str(error))
 
 
-def _require_cluster(address: str | None) -> None:
+def _require_cluster(address: str) -> None:
     """Find out in a process of its own whether Ray joins: it waits without end, and
     noisily, for something that listens and is no cluster."""
-    if address is None:
-        return
     joining = f"import ray; ray.init({address!r}, logging_level='ERROR')"
     try:
         done = subprocess.run(
