@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.live import Live
 
-from pombu.studies.progress import RunProgress, headline, line, table
+from pombu.studies.progress import WIDE, RunProgress, headline, line, table
 
 EVERY = 1.0
 """Seconds between two looks at the live table."""
@@ -32,8 +32,9 @@ class LiveRuns:
         if time.monotonic() >= self._next or over:
             self._next = time.monotonic() + EVERY
             width, height = self._console.size
-            # A name may take two lines, and title, header and rest one each.
-            made = table(runs, slots, width, height // 2 - 2)
+            # Title, header and rest take a line each, and a folded name takes two.
+            lines = height - 4 if width >= WIDE else height // 2 - 2
+            made = table(runs, slots, width, lines)
             self._live.update(made, refresh=True)
 
     def say(self, text: str) -> None:
