@@ -11,6 +11,7 @@ An agent holds a learner and a state and forwards to them. Saving writes a run f
 so `load` also takes the folder of any `pombu train`.
 """
 
+import difflib
 import signal
 import warnings
 from collections.abc import Callable, Sequence
@@ -80,9 +81,12 @@ class Agent:
             config = replace(config, env=replace(environment, id=config.env.id))
         unknown = sorted(set(changes) - set(config.__dataclass_fields__))
         if unknown:
-            known = ", ".join(config.__dataclass_fields__)
+            known = ("preset", "seed", "config", "data", *config.__dataclass_fields__)
+            near = difflib.get_close_matches(unknown[0], known, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
             raise UsageError(
-                f"{self.algorithm} has no option {unknown[0]!r}; it has {known}."
+                f"{self.algorithm} has no option {unknown[0]!r}{hint}; it has "
+                f"{', '.join(known)}."
             )
         config = replace(config, **changes)
         learner = registry.make(self.algorithm, load(config.env), config)

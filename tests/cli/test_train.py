@@ -272,3 +272,10 @@ def test_another_environment_s_checkpoint_is_refused(
 )
 def test_last_value(arguments: list[str], value: str | None) -> None:
     assert last_value(arguments, "--env") == value
+
+
+def test_what_to_train_must_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train"]) == 2
+    said = capsys.readouterr().err
+    assert "name an environment, as in `pombu train --env HalfCheetah`" in said
+    assert said.count("\n") == 1

@@ -31,7 +31,7 @@ class Command:
 
     def run(self) -> int:
         """Draw and say where the picture is."""
-        from pombu.studies.curves import read_curves
+        from pombu.studies.curves import LAST, read_curves
         from pombu.studies.learning import draw_learning
 
         if not self.runs:
@@ -46,6 +46,7 @@ class Command:
         if self.json:
             print(json.dumps({"picture": str(path), "final_return": finals}))
             return 0
+        print(f"Final return: mean of the last {LAST} evaluations, with policy noise.")
         for name, value in finals.items():
             print(f"{name}: final return {value:.1f}")
         print(f"The picture is {path}.")

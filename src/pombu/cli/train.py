@@ -131,6 +131,12 @@ class Command(Generic[C]):
 
 def parse(arguments: Sequence[str]) -> Command[Any]:
     """Read the flags; those that choose the preset first, for it gives the defaults."""
+    if not arguments:
+        raise UsageError(
+            "what to train is not said: name an environment, as in "
+            f"`pombu train --env {ENV}`; `pombu envs` lists them, and "
+            "`pombu train --help` the options."
+        )
     env = last_value(arguments, "--env") or ENV
     algo = last_value(arguments, "--algo") or ALGORITHM
     preset = last_value(arguments, "--preset") or PRESET

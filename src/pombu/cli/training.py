@@ -55,7 +55,12 @@ def finish(run: Run, result: Result[Any], json_output: bool) -> int:
         print(json.dumps(summary))
         return code
     if evaluation is None:
-        print(f"Stopped and saved; `pombu resume {run.named}` goes on, bit for bit.")
+        done = int(result.state.iteration)
+        kept = f"{done} finished iterations are" if done != 1 else "1 iteration is"
+        print(
+            f"Stopped; {kept} saved, and `pombu resume {run.named}` goes on from "
+            "there, bit for bit."
+        )
     else:
         final = evaluation["deterministic"]
         print(

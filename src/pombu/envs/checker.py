@@ -196,7 +196,16 @@ def _bounds(walk: Walk, env: Env) -> Finding:
     values = walk.seen
     unfit = int((~np.isfinite(values)).sum() + (~np.isfinite(walk.rewards)).sum())
     if unfit:
-        detail = f"{unfit} entries of observations or rewards are not finite"
+        seen = np.argwhere(~np.isfinite(values))
+        first = (
+            f"observation {seen[0][0]} of the walk, entry {seen[0][1]}"
+            if len(seen)
+            else f"reward {np.flatnonzero(~np.isfinite(walk.rewards))[0]} of the walk"
+        )
+        detail = (
+            f"{unfit} entries of observations or rewards are not finite, the first in "
+            f"{first}"
+        )
         return Finding("bounds", "fail", detail)
     outside = int(((values < box.low) | (values > box.high)).sum())
     constant = int((values.std(axis=0) == 0).sum())
@@ -212,7 +221,7 @@ def _dtypes(walk: Walk, env: Env) -> Finding:
     if walk.type_faults:
         return Finding("dtypes", "fail", "; ".join(sorted(walk.type_faults)))
     inner, outer = env.unwrapped.observation_space, env.observation_space
-    detail = f"observations {walk.seen.dtype}, reward a number, end flags boolean"
+    detail = f"observations as {walk.seen.dtype}, reward a number, end flags boolean"
     if inner.shape != outer.shape or inner.dtype != outer.dtype:
         detail += f" (made flat float32 from {inner})"
     return Finding("dtypes", "pass", detail)
@@ -223,8 +232,8 @@ def _determinism(first: Array32, again: Array32, other: Array32) -> Finding:
     if first.shape != again.shape:
         detail = f"the same seed gave {n} observations and then {len(again)}"
         return Finding("determinism", "fail", detail)
-    gap = float(np.abs(first - again).max())
     if not np.array_equal(first, again, equal_nan=True):
+        gap = float(np.nanmax(np.abs(first - again), initial=0.0))
         detail = f"the same seed gave two walks that differ by up to {gap:.4g}"
         return Finding("determinism", "fail", detail)
     if np.array_equal(first, other, equal_nan=True):

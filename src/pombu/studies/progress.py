@@ -164,7 +164,7 @@ def table(
     made = Table(title=headline(runs, side_by_side), title_justify="left", box=None)
     made.add_column("run", overflow="fold")
     wide = width >= WIDE
-    columns = ("state", "steps", "%", "return", "time", "left")
+    columns = ("state", "steps", "%", "last return", "time", "left")
     kept = [i for i, name in enumerate(columns[1:]) if wide or name not in LESS]
     made.add_column("state", no_wrap=True)
     for i in kept:
@@ -191,7 +191,7 @@ def line(run: RunProgress) -> str:
     """A run as plain text."""
     _, percent, last, spent, left = _numbers(run)
     parts = [f"{run.name}: {run.state}", f"{percent} of {run.total_steps:,} steps"]
-    parts += [f"return {last}"] if last else []
+    parts += [f"last return {last}"] if last else []
     parts += [f"{spent} spent"] if spent else []
     parts += [f"about {left} left"] if left and run.state == "running" else []
     return ", ".join(parts) + (f": {run.failure}" if run.failure else "")
