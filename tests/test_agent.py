@@ -157,7 +157,8 @@ def test_another_agents_folder_is_left_alone(
 
 
 def test_unknown_options_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match=r"no option 'alfa' .did you mean alpha.*it has .*beta"):
+    said = r"no option 'alfa' .did you mean alpha.*it has .*beta"
+    with pytest.raises(UsageError, match=said):
         POMBU("Point2D", preset="smoke", alfa=1.0)
 
 
