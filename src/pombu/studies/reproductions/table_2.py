@@ -64,12 +64,16 @@ def rows(results: Results) -> list[tuple[str, ...]]:
 
 
 def draw(results: Results) -> Mapping[str, Figure]:
-    """The table, and the performance profiles of all methods."""
+    """The table, and the performance profiles of methods with whole runs."""
     note = "An empty cell has no run. Ant and Walker2d with an alive bonus of 1."
     if results.profile == "smoke":
         note = f"{note} ({STAND_IN_NOTE})"
     header = ("", "", *(arm.label for arm in ARMS))
-    return {"": draw_table(header, rows(results), note), "-profiles": profiles(results)}
+    table = draw_table(header, rows(results), note)
+    return {
+        "": table,
+        **({"-profiles": profiles(results)} if normalised(results) else {}),
+    }
 
 
 def profiles(results: Results) -> Figure:
