@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -229,7 +230,9 @@ def test_costs_are_counted_once_and_estimated_from_measured_runs(
     assert imagined_steps(trpo) == 34 * 20 * 250 * 200
     write_run(job, tmp_path / "run")
     (tmp_path / "run" / "versions.json").write_text('[{"usable_cores": 2}]')
-    command = ["reproduce", "costs", "--from", str(tmp_path / "run"), "--json"]
+    shutil.copytree(tmp_path / "run", tmp_path / "kept")
+    command = ["reproduce", "costs", "--json", "--from", str(tmp_path / "run")]
+    command += [str(tmp_path / "kept")]
     assert main([*command, "--seeds", "2"]) == 2
     assert "costs trains nothing" in capsys.readouterr().err
     assert main([*command, "--out", str(tmp_path / "costs")]) == 0
@@ -252,7 +255,8 @@ def test_costs_are_counted_once_and_estimated_from_measured_runs(
     hours = sum(cost["core_hours"] or 0.0 for cost in costs)
     assert f"**{hours:,.0f} core-hours**, and " in page
     assert "| slbo | HalfCheetah | 200 | 3 | 600k | 1.9e+08 |  |" in page
-    assert "| paper | pombu | HalfCheetah | 200 | 200k | 4e+07 | 0.33 | 2 |" in page
+    once = "| paper | pombu | HalfCheetah | 200 | 200k | 4e+07 | 0.33 | 2 |"
+    assert page.count(once) == 1
 
 
 def test_arms_are_compared_after_as_many_steps(tmp_path: Path) -> None:

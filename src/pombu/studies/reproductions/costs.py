@@ -1,7 +1,7 @@
 """What the reproduction at the paper's scale costs, from runs that were measured."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pombu.studies import artifacts
@@ -30,7 +30,9 @@ class Settings:
 
 def reproduce_from(request: Request) -> dict[str, Any]:
     """Count, estimate, and write the tables and their page."""
-    measured = [measure(curve) for curve in read_sources(request.sources)]
+    every = [measure(curve) for curve in read_sources(request.sources)]
+    # The same run is kept in the folder of every item that shows it.
+    measured = [*{replace(one, run=""): one for one in every}.values()]
     costs = count(_jobs(request.profile), measured)
     out = request.out
     artifacts.write_json(out / "measured.json", measured)

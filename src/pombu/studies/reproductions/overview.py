@@ -34,7 +34,7 @@ OPENING = """# Results
 
 Written by `pombu reproduce overview --out results` from the files in the folders
 below: each holds its pictures (PNG and PDF), its data, its settings (config.json), the
-versions it ran with, and the kept files of its runs, from which it can be drawn again.
+versions it ran with, and where it has a folder `runs`, the files to draw it again from.
 Returns are means and standard deviations over seeds of the last three evaluations, each
 of 20 stochastic episodes (2 in smoke); in brackets the paper's own numbers, at its full
 scale."""
