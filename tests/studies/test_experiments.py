@@ -283,7 +283,7 @@ def test_arms_are_compared_after_as_many_steps(tmp_path: Path) -> None:
     ]
     assert summary["after_1e5_steps"]["β = 10"]["returns"] == pytest.approx(at_40k)
     line = json.loads((tmp_path / "out" / "line.json").read_text())
-    assert "β = 0 " in line["says"]
+    assert "β = 0 has " in line["says"]
     assert "(3 seeds) at 40k" in line["says"]
     assert line["note"] == "fewer seeds (3) than the paper's five"
 

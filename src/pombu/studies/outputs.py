@@ -126,7 +126,7 @@ def headline(results: Results) -> str:
     for panel in results.panels:
         arms = []
         for group in results.of(panel):
-            text = f"{group.arm.label} {in_words(group)}"
+            text = f"{group.arm.label} has {in_words(group)}"
             if theirs := panel.published.get(group.arm.label):
                 text += f" ({_theirs(theirs, group.steps)})"
             arms.append(text)
