@@ -82,7 +82,7 @@ class Agent:
         unknown = sorted(set(changes) - set(config.__dataclass_fields__))
         if unknown:
             known = ("preset", "seed", "config", "data", *config.__dataclass_fields__)
-            near = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.7)
+            near = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.65)
             hint = f" (did you mean {near[0]}?)" if near else ""
             raise UsageError(
                 f"{self.algorithm} has no option {unknown[0]!r}{hint}; it has "
