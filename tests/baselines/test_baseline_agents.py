@@ -28,7 +28,7 @@ def test_learn_predict_save_load(name: str, tmp_path: Path) -> None:
 )
 def test_an_unknown_option_is_answered_with_those_there_are(name: str) -> None:
     with pytest.raises(
-        UsageError, match="has no option 'alpha'; it has preset, .* env, "
+        UsageError, match=r"has no option 'alpha'; it has preset, .* env, "
     ):
         getattr(pombu, name)("Point2D", preset="smoke", alpha=0.5)
 
