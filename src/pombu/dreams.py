@@ -13,6 +13,7 @@ from pombu.networks import MLP
 from pombu.policies import GaussianPolicy
 from pombu.randomness import Keys
 from pombu.simulation import simulate
+from pombu.values import VarianceValue
 from pombu.workers import Workers
 from pombu.worlds import Rules, World, real_starts, starts
 
@@ -27,6 +28,8 @@ class Plan(NamedTuple):
     shards: int
     member_weights: Float[Array, " K"]
     """How often each member gives the next state."""
+    tail: VarianceValue | None = None
+    """U_psi, which continues D past the end of a trajectory."""
 
 
 Dreamer = Callable[[GaussianPolicy, MLP | None, Plan], Imagined]
@@ -72,6 +75,7 @@ def in_ensemble(
             plan.shards,
             workers,
             limits,
+            plan.tail,
         )
 
     return dream

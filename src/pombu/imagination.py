@@ -18,6 +18,7 @@ from pombu.networks import MLP
 from pombu.policies import GaussianPolicy, sample
 from pombu.returns import scaled_reward
 from pombu.uncertainty.algorithm1 import local_uncertainty
+from pombu.values import VarianceValue, predict_variance
 from pombu.values import predict as predict_value
 from pombu.workers import Workers, jit
 from pombu.worlds import Rules, World, ends, predict_step
@@ -38,7 +39,8 @@ class Imagined(NamedTuple):
     values: Float[Array, "H N"]
     """V_old of the states before each step."""
     local: Float[Array, "H N"]
-    """Local uncertainty d."""
+    """Local uncertainty d; where the time limit cuts a trajectory off and U_psi goes
+    on, the last one includes what is expected beyond it."""
     continues: Float[Array, "H N"]
     """0 where the trajectory ends after the step."""
     weight: Float[Array, "H N"]
@@ -49,6 +51,8 @@ class Imagined(NamedTuple):
     """Trajectories that were not finite or ran away."""
     beyond: Float[Array, "1 N"] | None = None
     """V_old of the states past the last step."""
+    variance_beyond: Float[Array, "1 N"] | None = None
+    """U_psi of the same states; None where nothing estimates it."""
 
 
 Carry = tuple[Float[Array, "N o"], Float[Array, " N"], Bool[Array, " N"], Array]
@@ -63,6 +67,7 @@ def imagine(
     member_weights: Float[Array, " K"],
     key: PRNGKeyArray,
     limits: Int[Array, " N"] | None = None,
+    variance: VarianceValue | None = None,
 ) -> Imagined:
     """Roll the policy out in the learned world.
 
@@ -77,6 +82,8 @@ def imagine(
         key: the random draws of this batch.
         limits: steps after which the time limit cuts each trajectory off; None where
             all have the whole horizon.
+        variance: U_psi, which continues D past the end of a trajectory as V continues
+            the return; None counts as 0.
     """
     number = starts.shape[0]
     log_weights = jnp.log(member_weights)
@@ -86,6 +93,11 @@ def imagine(
         if value is None:
             return jnp.zeros(states.shape[:-1])
         return predict_value(value, world.observation.normalise(states))
+
+    def variance_of(states: Float[Array, "*b o"]) -> Float[Array, "*b"]:
+        if variance is None:
+            return jnp.zeros(states.shape[:-1])
+        return predict_variance(variance, world.observation.normalise(states))
 
     def step(
         carry: Carry, now: tuple[PRNGKeyArray, Int[Array, ""]]
@@ -117,8 +129,11 @@ def imagine(
             cut = proceeds & (index + 1 >= limits)
             proceeds = proceeds & ~cut
             if rules.returns.bootstrap:
-                beyond = rules.returns.gamma * pick(next_values)
+                gamma = rules.returns.gamma
+                beyond = gamma * pick(next_values)
                 mean_reward = mean_reward + jnp.where(cut, beyond, 0.0)
+                doubt = gamma**2 * variance_of(next_state)
+                local = local + jnp.where(cut, doubt, 0.0)
         # One member out of bounds is enough: it spoils the mean reward and d for all.
         bounded = jnp.all(jnp.abs(following) <= rules.runaway, (0, -1))
         kept = bounded & jnp.isfinite(local) & jnp.isfinite(jnp.mean(reward, 0))
@@ -139,7 +154,7 @@ def imagine(
         return (next_state, pick(next_values), proceeds, sound), out
 
     everyone = jnp.ones(number, bool)
-    (_, last_values, running, sound), steps = jax.lax.scan(
+    (last_states, last_values, running, sound), steps = jax.lax.scan(
         step,
         (starts, values_of(starts), everyone, everyone),
         (jax.random.split(key, rules.horizon), jnp.arange(rules.horizon)),
@@ -149,6 +164,9 @@ def imagine(
         **{name: _only(counts, x) for name, x in steps.items()},
         masked=jnp.sum(~sound).astype(jnp.float32),
         beyond=jnp.where(running & sound, last_values, 0.0)[None],
+        variance_beyond=None
+        if variance is None
+        else jnp.where(running & sound, variance_of(last_states), 0.0)[None],
     )
 
 
@@ -166,6 +184,7 @@ def imagine_in_shards(
     shards: int,
     workers: Workers,
     limits: Int[Array, " N"] | None = None,
+    variance: VarianceValue | None = None,
 ) -> Imagined:
     """`imagine` with the batch cut into independent parts that run side by side."""
     parts = starts.reshape(shards, -1, starts.shape[-1])
@@ -182,6 +201,7 @@ def imagine_in_shards(
             member_weights,
             own_key,
             cuts[shard],
+            variance,
         )
         return imagined
 

@@ -17,12 +17,12 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from pombu import objectives
-from pombu.config import PlainReturnConfig, PolicyConfig, ValueConfig
+from pombu.config import PlainReturnConfig, PolicyConfig, TailConfig, ValueConfig
 from pombu.imagination import Imagined
 from pombu.networks import MLP
 from pombu.policies import GaussianPolicy, kl, log_prob
 from pombu.returns import Targets, targets
-from pombu.values import predict
+from pombu.values import VarianceValue, predict
 from pombu.workers import jit
 
 
@@ -63,6 +63,7 @@ def prepare(imagined: Imagined, config: PlainReturnConfig) -> tuple[Batch, Targe
         imagined.weight,
         config,
         imagined.beyond if config.bootstrap else None,
+        imagined.variance_beyond if config.bootstrap else None,
     )
     return as_samples(imagined, goals), goals
 
@@ -187,6 +188,64 @@ def _improve_value(
         learning_rate,
     )
     return value, optimiser, before
+
+
+def improve_variance(
+    value: VarianceValue,
+    optimiser: Any,
+    batch: Batch,
+    variances: Float[Array, "H N"],
+    seed: Sequence[int],
+    learning_rate: float,
+    config: TailConfig,
+) -> tuple[VarianceValue, Any]:
+    """Train U_psi towards the variances D of the batch's steps."""
+    orders = shuffles(seed, config.epochs, len(batch.weight))
+    improved: tuple[VarianceValue, Any] = _improve_variance(
+        value, optimiser, batch, variances, orders, learning_rate, config
+    )
+    return improved
+
+
+_SCALE_RATE = 0.1
+"""Share of a batch's mean variance in the running mean."""
+
+
+@partial(jit, static_argnames="config")
+def _improve_variance(
+    value: VarianceValue,
+    optimiser: Any,
+    batch: Batch,
+    variances: Float[Array, "H N"],
+    orders: Int[Array, "epochs n"],
+    learning_rate: Float[Array, ""],
+    config: TailConfig,
+) -> tuple[VarianceValue, Any]:
+    flat = variances.ravel()
+    mean = objectives.weighted_mean(flat, batch.weight)
+    scale = jnp.where(
+        value.scale > 0, value.scale + _SCALE_RATE * (mean - value.scale), mean
+    )
+    # Variances span orders of magnitude between tasks and over a run; in units of their
+    # running mean the network's target is always about 1.
+    goals = flat / jnp.maximum(scale, 1e-12)
+
+    def loss(network: MLP, samples: tuple[Array, Array, Array]) -> Array:
+        observations, goals, weight = samples
+        found = jax.nn.softplus(network(observations)[..., 0])
+        return objectives.value_loss(found, goals, weight)
+
+    network, optimiser, _ = descend(
+        loss,
+        value_adam(config),
+        value.network,
+        optimiser,
+        (batch.observations, goals, batch.weight),
+        orders,
+        config.minibatch,
+        learning_rate,
+    )
+    return VarianceValue(network, scale), optimiser
 
 
 def likelihood_ratio(policy: GaussianPolicy, samples: Batch) -> Float[Array, " n"]:

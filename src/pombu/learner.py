@@ -6,7 +6,7 @@ is here.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from pombu.config import (
+    BaselineConfig,
     ImaginationConfig,
     ModelConfig,
     MultiStepModelConfig,
@@ -26,7 +27,9 @@ from pombu.dreams import Dreamer, dreamer
 from pombu.endings import Ending, fit_ending
 from pombu.envs import Episode, Task
 from pombu.fitting import refit
+from pombu.improvement import value_adam
 from pombu.models import Ensemble
+from pombu.networks import MLP
 from pombu.policies import GaussianPolicy, init_policy
 from pombu.prediction_error import prediction_error
 from pombu.randomness import Keys
@@ -34,6 +37,7 @@ from pombu.reporting import fit_metrics
 from pombu.rollouts import evaluate, policy_of
 from pombu.training.algorithm import Policy
 from pombu.training.episodes import EpisodeStore
+from pombu.values import init_value
 from pombu.workers import Workers
 from pombu.worlds import Rules, World, world_of
 
@@ -62,6 +66,14 @@ class WithEnsemble(Imagining):
     """A run that imagines in an ensemble."""
 
     ensemble: Ensemble
+
+
+class WithBaseline(WithEnsemble):
+    """The same with a value function that may be a network."""
+
+    value: MLP | None
+    """V_phi; None where a linear baseline is fitted to every batch."""
+    value_optimiser: Any
 
 
 class WorldConfig(Protocol):
@@ -103,7 +115,7 @@ S = TypeVar("S", bound=Imagining)
 T = TypeVar("T", bound=WithEnsemble)
 
 
-def beginning(seed: int) -> dict[str, np.ndarray]:
+def beginning(seed: int) -> dict[str, Any]:
     """The counters of a run that has not begun."""
     names = ("iteration", "real_steps", "imagined_steps")
     return {"seed": np.asarray(seed), **{name: np.asarray(0) for name in names}}
@@ -131,6 +143,16 @@ def fresh_policy(
     """An untrained policy of the task's sizes."""
     dims = (task.observation_dim, task.action_dim)
     return init_policy(key, *dims, config.hidden, config.initial_log_std)
+
+
+def fresh_value(
+    key: PRNGKeyArray, task: Task, config: BaselineConfig
+) -> dict[str, Any]:
+    """The untrained V_phi of a state with a baseline, if it is to be a network."""
+    if config.kind == "linear":
+        return {"value": None, "value_optimiser": None}
+    value = init_value(key, task.observation_dim, config.hidden)
+    return {"value": value, "value_optimiser": value_adam(config).init(value)}
 
 
 def as_noisy(

@@ -34,11 +34,23 @@ class Judged(NamedTuple):
     baseline_loss: Scalar
 
 
-def judge(imagined: Imagined, config: PlainReturnConfig) -> Judged:
-    """Advantages over a linear baseline that is fitted to the same trajectories."""
+def judge(imagined: Imagined, valued: bool, config: PlainReturnConfig) -> Judged:
+    """Advantages over V, where the trajectories have it, or over a linear baseline.
+
+    The linear baseline is fitted to the same trajectories.
+    """
+    if valued:
+        batch, goals = prepare(imagined, config)
+        return Judged(imagined, batch, goals, _value_loss(imagined, goals.returns))
     values, loss = _baseline(imagined, config.gamma)
     batch, goals = prepare(imagined._replace(values=values), config)
     return Judged(imagined, batch, goals, loss)
+
+
+@jit
+def _value_loss(imagined: Imagined, returns: Float[Array, "H N"]) -> Scalar:
+    flat = (imagined.values.ravel(), returns.ravel(), imagined.weight.ravel())
+    return objectives.value_loss(*flat)
 
 
 @partial(jit, static_argnames="gamma")
@@ -133,6 +145,12 @@ def meta_step(
         lambda theta: meta_divergence(theta, adapted, before, after, rate),
         config,
     )
+
+
+def as_one(batches: Batch) -> Batch:
+    """The samples of all tasks as one batch."""
+    joined: Batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batches)
+    return joined
 
 
 def side_by_side(stack: Imagined) -> Imagined:

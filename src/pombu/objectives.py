@@ -75,3 +75,15 @@ def exploration_advantage(
 ) -> Samples:
     """A_old + beta sqrt(D), Section 5: what an exploration policy takes for A."""
     return advantage + beta * uncertainty
+
+
+def centred(
+    uncertainty: Float[Array, "H N"], weight: Float[Array, "H N"]
+) -> Float[Array, "H N"]:
+    """sqrt(D) less its mean over the trajectories that still run at each step.
+
+    What all actions share moves a clipped objective nowhere useful: with a bonus of
+    eight standard deviations on every advantage, nearly all of them are positive.
+    """
+    count = jnp.maximum(jnp.sum(weight, 1, keepdims=True), 1.0)
+    return uncertainty - jnp.sum(uncertainty * weight, 1, keepdims=True) / count

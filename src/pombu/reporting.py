@@ -13,6 +13,7 @@ from pombu.envs import Episode
 from pombu.imagination import Imagined
 from pombu.improvement import PolicyReport
 from pombu.models import FitReport
+from pombu.objectives import weighted_mean
 from pombu.policies import GaussianPolicy, entropy
 from pombu.returns import Targets
 from pombu.trpo import StepReport
@@ -20,7 +21,11 @@ from pombu.trpo import StepReport
 
 @jax.jit
 def improvement_summary(
-    report: PolicyReport, value_loss: Array, imagined: Imagined, goals: Targets
+    report: PolicyReport,
+    value_loss: Array,
+    imagined: Imagined,
+    goals: Targets,
+    alpha: Array | float,
 ) -> dict[str, Array]:
     """One update in a few numbers, so that its batch need not be kept."""
     steps = jnp.maximum(imagined.weight.sum(), 1.0)
@@ -29,6 +34,8 @@ def improvement_summary(
     return {
         "kl": report.kl,
         "penalty": report.penalty,
+        "taken": alpha * report.penalty,
+        "explained_variance": explained_variance(imagined, goals),
         "p_improve": report.p_improve,
         "clipped_gain": report.p_improve * goals.advantage_unit,
         "gain": report.surrogate * goals.advantage_unit,
@@ -41,6 +48,18 @@ def improvement_summary(
     }
 
 
+def explained_variance(imagined: Imagined, goals: Targets) -> Array:
+    """Share of the returns' variance that V_old foresaw; 1 is all of it."""
+    weight = imagined.weight.ravel()
+    returns = goals.returns.ravel()
+
+    def variance(x: Array) -> Array:
+        return weighted_mean((x - weighted_mean(x, weight)) ** 2, weight)
+
+    left = variance(returns - imagined.values.ravel())
+    return 1.0 - left / jnp.maximum(variance(returns), 1e-12)
+
+
 def improvement_metrics(summaries: Sequence[dict[str, Array]]) -> dict[str, float]:
     """Means over the iteration's updates; return_model is that of the last one."""
     if not summaries:
@@ -50,6 +69,8 @@ def improvement_metrics(summaries: Sequence[dict[str, Array]]) -> dict[str, floa
     mean["return_model"] = float(rows[-1]["return_model"])
     mean["masked_trajectories"] *= len(rows)
     penalty = max(mean["penalty"], 1e-12)
+    # Both are means over the same samples in the objective's own units.
+    mean["penalty_share"] = mean.pop("taken") / max(mean["p_improve"], 1e-12)
     # p_improve is L_clip; the two below make it the probability the paper speaks of,
     # with gains in the units of the penalty.
     mean["p_improve_ratio"] = mean.pop("clipped_gain") / penalty

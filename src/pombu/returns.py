@@ -43,7 +43,9 @@ class Targets(NamedTuple):
     advantages: Steps
     """A_old, clipped and standardised as configured."""
     uncertainty: Steps
-    """sqrt(D)."""
+    """sqrt(D), clipped and in the unit that is configured."""
+    variances: Steps
+    """D, neither clipped nor divided: targets of U_psi."""
     advantage_std: Float[Array, ""]
     """Standard deviation of the advantages before they were standardised."""
     advantage_unit: Float[Array, ""]
@@ -58,6 +60,7 @@ def targets(
     weight: Steps,
     config: PlainReturnConfig,
     beyond: Float[Array, "1 N"] | None = None,
+    variance_beyond: Float[Array, "1 N"] | None = None,
 ) -> Targets:
     """Returns and advantages of Section 4 and sqrt(D) of Algorithm 1.
 
@@ -70,6 +73,7 @@ def targets(
         config: discount, clipping and units.
         beyond: what to expect past the horizon; None is 0, as in the paper's
             finite-horizon returns.
+        variance_beyond: D^{H+1}, how uncertain that is; None is 0.
     """
     past = jnp.zeros_like(values[:1]) if beyond is None else beyond
     next_values = jnp.concatenate([values[1:], past])
@@ -89,11 +93,11 @@ def targets(
     unit = jnp.ones_like(std)
     if config.standardise_advantages:
         advantages, unit = (advantages - mean) / std, std
-    variance = propagate(local, config.gamma, continues)
+    last = None if variance_beyond is None else variance_beyond[0]
+    variances = propagate(local, config.gamma, continues, last)
     clip = config.variance_clip if isinstance(config, ReturnConfig) else None
-    if clip is not None:
-        variance = jnp.minimum(variance, clip)
-    uncertainty = standard_deviation(variance)
+    clipped = variances if clip is None else jnp.minimum(variances, clip)
+    uncertainty = standard_deviation(clipped)
     if isinstance(config, ReturnConfig) and config.uncertainty_units == "advantage":
         uncertainty, unit = uncertainty / std, unit / std
-    return Targets(returns, advantages, uncertainty, std, unit)
+    return Targets(returns, advantages, uncertainty, variances, std, unit)

@@ -1,8 +1,9 @@
-"""The value function V_phi: one network for every time step, or a linear baseline."""
+"""Value functions: V_phi as a network or a linear baseline, and U_psi for variances."""
 
 from collections.abc import Sequence
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -20,6 +21,28 @@ def init_value(key: PRNGKeyArray, observation_dim: int, hidden: Sequence[int]) -
 def predict(value: MLP, observation: Float[Array, "*b o"]) -> Float[Array, "*b"]:
     """V_phi(s), in units of scaled reward."""
     return value(observation)[..., 0]
+
+
+class VarianceValue(eqx.Module):
+    """U_psi(s): the variance of Q that is to be expected from a state on."""
+
+    network: MLP
+    scale: Float[Array, ""]
+    """The unit of the network's output: a running mean of the variances it learned."""
+
+
+def init_variance(
+    key: PRNGKeyArray, observation_dim: int, hidden: Sequence[int]
+) -> VarianceValue:
+    """An untrained U_psi, which is 0 everywhere because its unit is."""
+    return VarianceValue(init_value(key, observation_dim, hidden), jnp.zeros(()))
+
+
+def predict_variance(
+    value: VarianceValue, observation: Float[Array, "*b o"]
+) -> Float[Array, "*b"]:
+    """U_psi(s), never negative, in squared units of scaled reward."""
+    return value.scale * jax.nn.softplus(value.network(observation)[..., 0])
 
 
 class LinearValue(eqx.Module):

@@ -140,7 +140,7 @@ def hand_made(seed: int) -> Imagined:
 def test_the_baseline_is_fitted_to_the_tasks_own_returns() -> None:
     imagined = hand_made(0)
     config = ReturnConfig(gamma=0.9, advantage_clip=None, standardise_advantages=False)
-    judged = judge(imagined, config)
+    judged = judge(imagined, False, config)
     rewards = np.asarray(imagined.rewards, np.float64)
     returns = np.zeros_like(rewards)
     later = np.zeros(4)

@@ -21,17 +21,28 @@ from pombu.endings import fresh_ending
 from pombu.envs import Task, collect
 from pombu.fitting import fresh_ensemble
 from pombu.imagination import imagine_in_shards
+from pombu.improvement import Batch, improve_value
 from pombu.learner import (
     EnsembleLearner,
     Metrics,
-    WithEnsemble,
+    WithBaseline,
     after_iteration,
     as_noisy,
     beginning,
     fresh_policy,
+    fresh_value,
     keys_of,
+    share_done,
 )
-from pombu.metalearning import Judged, adapt_to_all, judge, meta_step, side_by_side
+from pombu.metalearning import (
+    Judged,
+    adapt_to_all,
+    as_one,
+    judge,
+    meta_step,
+    side_by_side,
+)
+from pombu.networks import MLP
 from pombu.policies import GaussianPolicy
 from pombu.randomness import Keys
 from pombu.reporting import (
@@ -46,7 +57,7 @@ from pombu.workers import jit, ready
 from pombu.worlds import World, rules_of
 
 
-class State(WithEnsemble):
+class State(WithBaseline):
     """Everything that a run is, beside its episodes."""
 
     adapted: GaussianPolicy
@@ -77,6 +88,7 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
         return State(
             **beginning(seed),
             policy=policy,
+            **fresh_value(keys.jax("value"), task, config.baseline),
             adapted=jax.tree.map(lambda x: jnp.stack([x] * config.tasks), policy),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
             experience=no_experience(dim, task.action_dim),
@@ -114,15 +126,29 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
         config = self.config
         tasks = self.tasks(state)
         policy, summaries = state.policy, []
+        value, optimiser = state.value, state.value_optimiser
+        done = share_done(state, config.iterations)
         if config.policy.reset_std:
             policy = as_noisy(policy, config.policy)
         for i in range(config.updates):
-            policy, summary = self.meta_step(policy, i, tasks, episodes, keys, stage)
+            policy, after, summary = self.meta_step(
+                policy, value, i, tasks, episodes, keys, stage
+            )
             summaries.append(summary)
+            if value is not None:
+                with stage("improve"):
+                    value, optimiser, _ = improve_value(
+                        value,
+                        optimiser,
+                        as_one(after),
+                        keys.numpy("value", i),
+                        config.baseline.rate(done),
+                        config.baseline,
+                    )
         with stage("adapt"):
             everywhere = self._everywhere(policy)
             last = self.imagine(
-                tasks, episodes, keys, "before", config.updates, everywhere
+                tasks, episodes, keys, value, "before", config.updates, everywhere
             )
             adapted = adapt_to_all(policy, last.batch, config.inner_rate)
         batches = 2 * config.updates + 1
@@ -132,20 +158,25 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
             state,
             (policy, adapted, state.imagined_steps + batches * per_batch),
         )
+        if value is not None:
+            improved = eqx.tree_at(
+                lambda s: (s.value, s.value_optimiser), improved, (value, optimiser)
+            )
         return improved, trust_region_metrics(summaries)
 
     def meta_step(
         self,
         policy: GaussianPolicy,
+        value: MLP | None,
         number: int,
         tasks: list[World],
         episodes: EpisodeStore,
         keys: Keys,
         stage: StageTimer,
-    ) -> tuple[GaussianPolicy, dict[str, Array]]:
+    ) -> tuple[GaussianPolicy, Batch, dict[str, Array]]:
         """Adapt to every task, see how that went, and improve what was adapted."""
         config, rate = self.config, self.config.inner_rate
-        imagine = partial(self.imagine, tasks, episodes, keys)
+        imagine = partial(self.imagine, tasks, episodes, keys, value)
         with stage("imagine"):
             before = imagine("before", number, self._everywhere(policy))
             adapted = adapt_to_all(policy, before.batch, rate)
@@ -166,7 +197,7 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
         summary: dict[str, Array] = trust_region_summary(
             report, loss, side_by_side(after.imagined), goals
         )
-        return policy, summary
+        return policy, after.batch, summary
 
     def tasks(self, state: State) -> list[World]:
         """Worlds of one member each."""
@@ -179,6 +210,7 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
         tasks: list[World],
         episodes: EpisodeStore,
         keys: Keys,
+        value: MLP | None,
         stage: str,
         number: int,
         policies: GaussianPolicy,
@@ -197,7 +229,7 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
             )
             imagined = imagine_in_shards(
                 policy,
-                None,
+                value,
                 tasks[index],
                 self.rules,
                 first,
@@ -207,7 +239,7 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
                 self.workers,
                 limits,
             )
-            return judge(imagined, self.config.returns)
+            return judge(imagined, value is not None, self.config.returns)
 
         parts = self.workers.map(in_task, range(len(tasks)))
         stack: Judged = _stack(parts)

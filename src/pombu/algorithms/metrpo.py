@@ -18,16 +18,18 @@ from pombu.endings import fresh_ending
 from pombu.envs import Episode, Task
 from pombu.fitting import fresh_ensemble
 from pombu.imagination import Imagined, imagine
-from pombu.improvement import Batch, prepare
+from pombu.improvement import Batch, improve_value, prepare
 from pombu.learner import (
     EnsembleLearner,
     Metrics,
-    WithEnsemble,
+    WithBaseline,
     after_iteration,
     as_noisy,
     beginning,
     fresh_policy,
+    fresh_value,
     keys_of,
+    share_done,
 )
 from pombu.objectives import value_loss
 from pombu.policies import GaussianPolicy
@@ -47,7 +49,7 @@ from pombu.workers import jit, ready
 from pombu.worlds import Rules, World, rules_of, starts
 
 
-class State(WithEnsemble):
+class State(WithBaseline):
     """Everything that a run is, beside its episodes."""
 
     baseline: LinearValue
@@ -78,6 +80,7 @@ class Learner(EnsembleLearner[METRPOConfig, State]):
         return State(
             **beginning(seed),
             policy=fresh_policy(keys.jax("policy"), task, config.policy),
+            **fresh_value(keys.jax("value"), task, config.baseline),
             baseline=init_linear(dim),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
             experience=no_experience(dim, task.action_dim),
@@ -132,6 +135,8 @@ class Learner(EnsembleLearner[METRPOConfig, State]):
         """TRPO steps, each on a batch of its own, until the last or the stop rule."""
         config = self.config
         policy, baseline = state.policy, state.baseline
+        value, optimiser = state.value, state.value_optimiser
+        done = share_done(state, config.iterations)
         if config.policy.reset_std:
             policy = as_noisy(policy, config.policy)
         dream = self.dreamer(state, episodes, keys)
@@ -142,8 +147,21 @@ class Learner(EnsembleLearner[METRPOConfig, State]):
         summaries = []
         for i in range(config.updates):
             with stage("imagine"):
-                imagined = dream(policy, None, plan._replace(number=i))
-                batch, goals, baseline, loss = judge(imagined, baseline, config.returns)
+                imagined = dream(policy, value, plan._replace(number=i))
+                if value is None:
+                    batch, goals, baseline, loss = judge(
+                        imagined, baseline, config.returns
+                    )
+                else:
+                    batch, goals = prepare(imagined, config.returns)
+                    value, optimiser, loss = improve_value(
+                        value,
+                        optimiser,
+                        batch,
+                        keys.numpy("value", i),
+                        config.baseline.rate(done),
+                        config.baseline,
+                    )
             with stage("improve"):
                 policy, report = ready(
                     improve_policy(policy, batch, config.trust_region)
@@ -162,6 +180,10 @@ class Learner(EnsembleLearner[METRPOConfig, State]):
             state,
             (policy, baseline, state.imagined_steps + imagined_steps),
         )
+        if value is not None:
+            improved = eqx.tree_at(
+                lambda s: (s.value, s.value_optimiser), improved, (value, optimiser)
+            )
         metrics = {"updates": float(len(summaries)), **trust_region_metrics(summaries)}
         return improved, metrics
 

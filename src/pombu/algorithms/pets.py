@@ -309,5 +309,11 @@ def value_samples(
     zeros = jnp.zeros(len(rows))
     returns = jnp.asarray(goals[rows] / experience.returns.std[0], jnp.float32)
     return Batch(
-        normal, zeros[:, None], zeros, returns, zeros, zeros, jnp.ones(len(rows))
+        observations=normal,
+        actions=zeros[:, None],
+        log_probs=zeros,
+        returns=returns,
+        advantages=zeros,
+        uncertainty=zeros,
+        weight=jnp.ones(len(rows)),
     )

@@ -22,10 +22,13 @@ from pombu.data import Normaliser, no_experience
 from pombu.dreams import Plan
 from pombu.endings import fresh_ending
 from pombu.envs import Episode, Task
+from pombu.exploration import centre_bonus, exploration_metrics
 from pombu.fitting import fresh_ensemble
+from pombu.imagination import Imagined
 from pombu.improvement import (
     improve_policy,
     improve_value,
+    improve_variance,
     policy_adam,
     prepare,
     value_adam,
@@ -49,7 +52,7 @@ from pombu.reporting import improvement_metrics, improvement_summary, policy_met
 from pombu.rollouts import alone, gather
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
-from pombu.values import init_value
+from pombu.values import VarianceValue, init_value, init_variance
 from pombu.worlds import rules_of
 
 
@@ -61,6 +64,9 @@ class State(WithEnsemble):
     policy_optimiser: Any
     value: MLP
     value_optimiser: Any
+    tail: VarianceValue | None = None
+    """U_psi; None where nothing continues D past the end of a trajectory."""
+    tail_optimiser: Any = None
 
 
 class Learner(EnsembleLearner[POMBUConfig, State]):
@@ -86,6 +92,9 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         dim = task.observation_dim
         policy = fresh_policy(keys.jax("policy"), task, config.policy)
         value = init_value(keys.jax("value"), dim, config.value.hidden)
+        tail = None
+        if config.tail.use:
+            tail = init_variance(keys.jax("tail"), dim, config.tail.hidden)
         return State(
             **beginning(seed),
             alpha=np.asarray(config.alpha, float),
@@ -93,6 +102,8 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
             policy_optimiser=policy_adam(config.policy).init(policy),
             value=value,
             value_optimiser=value_adam(config.value).init(value),
+            tail=tail,
+            tail_optimiser=tail and value_adam(config.tail).init(tail.network),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
             experience=no_experience(dim, task.action_dim),
             ending=fresh_ending(keys.jax("ending"), task, config.model.termination),
@@ -105,7 +116,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         config = self.config
         keys = keys_of(state)
         with stage("explore"):
-            state, explorers = self.explore(state, episodes)
+            state, explorers, sought = self.exploration(state, episodes)
         with stage("collect"):
             collected = gather(
                 self.task, explorers, config.trajectories, config.least_steps, keys
@@ -114,18 +125,25 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         state, learned = self.digest(state, episodes, collected, stage)
         with stage("evaluate"):
             evaluated = self.evaluate(state, keys)
-        return state, {**evaluated, **learned}
+        return state, {**evaluated, **learned, **sought}
 
     def explore(
         self, state: State, episodes: EpisodeStore
     ) -> tuple[State, tuple[GaussianPolicy, Normaliser]]:
         """What to collect the next real episodes with, as one stack of policies."""
+        state, explorers, _ = self.exploration(state, episodes)
+        return state, explorers
+
+    def exploration(
+        self, state: State, episodes: EpisodeStore
+    ) -> tuple[State, tuple[GaussianPolicy, Normaliser], Metrics]:
+        """The same, and what the exploration policies seek."""
         keys = keys_of(state)
         if int(state.iteration) < self.config.policy.reset_std_iterations:
             noisy = as_noisy(state.policy, self.config.policy)
             state = eqx.tree_at(lambda s: s.policy, state, noisy)
-        explorers, imagined = self.explorers(state, episodes, keys)
-        return self.imagined(state, imagined), explorers
+        explorers, imagined, sought = self.explorers(state, episodes, keys)
+        return self.imagined(state, imagined), explorers, sought
 
     def digest(
         self,
@@ -168,11 +186,12 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         )
         policy, policy_optimiser = state.policy, state.policy_optimiser
         value, value_optimiser = state.value, state.value_optimiser
+        tail, tail_optimiser = state.tail, state.tail_optimiser
         alpha = float(state.alpha)
         summaries = []
         for i in range(config.updates):
             with stage("imagine"):
-                imagined = dream(policy, value, plan._replace(number=i))
+                imagined = dream(policy, value, plan._replace(number=i, tail=tail))
                 batch, goals = prepare(imagined, config.returns)
             with stage("improve"):
                 new_value, new_policy = self.workers.both(
@@ -198,20 +217,36 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
                 )
                 value, value_optimiser, value_loss = new_value
                 policy, policy_optimiser, report = new_policy
-                alpha = config.next_alpha(alpha, report.kl)
-            summaries.append(improvement_summary(report, value_loss, imagined, goals))
+                if tail is not None:
+                    tail, tail_optimiser = improve_variance(
+                        tail,
+                        tail_optimiser,
+                        batch,
+                        goals.variances,
+                        keys.numpy("tail", i),
+                        config.tail.rate(done),
+                        config.tail,
+                    )
+            summaries.append(
+                improvement_summary(report, value_loss, imagined, goals, alpha)
+            )
+            alpha = config.next_alpha(alpha, report.kl)
         state = eqx.tree_at(lambda s: s.alpha, state, np.asarray(alpha))
         state = eqx.tree_at(
             lambda s: (s.policy, s.policy_optimiser, s.value, s.value_optimiser),
             state,
             (policy, policy_optimiser, value, value_optimiser),
         )
+        if tail is not None:
+            state = eqx.tree_at(
+                lambda s: (s.tail, s.tail_optimiser), state, (tail, tail_optimiser)
+            )
         return state, {**improvement_metrics(summaries), "alpha": alpha}
 
     def explorers(
         self, state: State, episodes: EpisodeStore, keys: Keys
-    ) -> tuple[tuple[GaussianPolicy, Normaliser], int]:
-        """Exploration policies as one stack, and how many trajectories they imagined.
+    ) -> tuple[tuple[GaussianPolicy, Normaliser], int, Metrics]:
+        """Exploration policies, how many trajectories they imagined, what they seek.
 
         Each is trained from pi_theta on its own virtual trajectories to seek what is
         uncertain, A + beta sqrt(D). Before the first fit pi_theta itself explores.
@@ -220,18 +255,26 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         normaliser = self.normaliser(state)
         number = config.exploration.policies
         if not number or not int(state.iteration):
-            return alone(state.policy, normaliser), 0
+            return alone(state.policy, normaliser), 0, {}
         done = share_done(state, self.config.iterations)
         dream = self.dreamer(state, episodes, keys)
 
         def explorer(index: int) -> GaussianPolicy:
             weights = self._member_weights(keys.jax("members", index))
-            plan = Plan("explore", index, config.exploration.trajectories, 1, weights)
-            imagined = dream(state.policy, state.value, plan)
-            batch, _ = prepare(imagined, config.returns)
-            bold = exploration_advantage(
-                batch.advantages, batch.uncertainty, config.beta
+            plan = Plan(
+                "explore",
+                index,
+                config.exploration.trajectories,
+                1,
+                weights,
+                state.tail,
             )
+            imagined = dream(state.policy, state.value, plan)
+            batch, goals = prepare(imagined, config.returns)
+            bonus = batch.uncertainty
+            if config.exploration.centred:
+                bonus = centre_bonus(goals.uncertainty, imagined.weight)
+            bold = exploration_advantage(batch.advantages, bonus, config.beta)
             policy, _, _ = improve_policy(
                 state.policy,
                 policy_adam(config.policy).init(state.policy),
@@ -245,7 +288,21 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
 
         policies = self.workers.map(explorer, range(number))
         stack = jax.tree.map(lambda *leaves: jnp.stack(leaves), *policies)
-        return (stack, normaliser), number * config.exploration.trajectories
+        evenly = jnp.full(config.model.members, 1.0 / config.model.members)
+        virtual = config.exploration.trajectories
+        held_out = Plan("look", 0, virtual, 1, evenly, state.tail)
+
+        def look(policy: GaussianPolicy) -> Imagined:
+            return dream(policy, state.value, held_out)
+
+        imagined = (2 * number + 1) * virtual
+        return (
+            (stack, normaliser),
+            imagined,
+            exploration_metrics(
+                state.policy, policies, look, config.returns, self.workers
+            ),
+        )
 
     def _member_weights(self, key: PRNGKeyArray) -> Float[Array, " K"]:
         """How often each member gives an exploration policy its next state."""

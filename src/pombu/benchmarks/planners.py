@@ -96,7 +96,9 @@ def meta_step(learner: mbmpo.Learner) -> Work:
     """Rollouts before and after adaptation, and the outer step."""
     state, episodes, keys = prepared(learner, learner.config.returns.gamma)
     stage, tasks = StageTimer(), learner.tasks(tamed(state))
-    return lambda: learner.meta_step(state.policy, 0, tasks, episodes, keys, stage)
+    return lambda: learner.meta_step(
+        state.policy, state.value, 0, tasks, episodes, keys, stage
+    )
 
 
 def prepared(learner: Any, gamma: float) -> tuple[Any, EpisodeStore, Keys]:

@@ -3,6 +3,7 @@
 from pombu.config.mbmpo import MBMPOConfig as MBMPOConfig
 from pombu.config.metrpo import METRPOConfig as METRPOConfig
 from pombu.config.metrpo import StopRuleConfig as StopRuleConfig
+from pombu.config.parts import BaselineConfig as BaselineConfig
 from pombu.config.parts import Draw as Draw
 from pombu.config.parts import ExplorationConfig as ExplorationConfig
 from pombu.config.parts import ImaginationConfig as ImaginationConfig
@@ -11,6 +12,7 @@ from pombu.config.parts import PlainReturnConfig as PlainReturnConfig
 from pombu.config.parts import PolicyConfig as PolicyConfig
 from pombu.config.parts import Precision as Precision
 from pombu.config.parts import ReturnConfig as ReturnConfig
+from pombu.config.parts import TailConfig as TailConfig
 from pombu.config.parts import ValueConfig as ValueConfig
 from pombu.config.pets import GaussianModelConfig as GaussianModelConfig
 from pombu.config.pets import PETSConfig as PETSConfig

@@ -3,11 +3,13 @@
 from dataclasses import dataclass, field
 
 from pombu.config.parts import (
+    BaselineConfig,
     Growing,
     ImaginationConfig,
     ModelConfig,
     PlainReturnConfig,
     at_least,
+    require_baseline,
     require_world,
     within,
 )
@@ -65,6 +67,8 @@ class MBMPOConfig(Growing):
         )
     )
     """How far one meta-step goes."""
+    baseline: BaselineConfig = field(default_factory=BaselineConfig)
+    """What advantages are measured against."""
     returns: PlainReturnConfig = field(
         default_factory=lambda: PlainReturnConfig(
             reward_clip=None, scale_rewards=False, advantage_clip=None
@@ -80,11 +84,7 @@ class MBMPOConfig(Growing):
         at_least("capacity", self.capacity, 0)
         within("inner_rate", self.inner_rate, "[0, infinity)", self.inner_rate >= 0)
         require_world(self.imagination, self.returns)
-        if self.returns.bootstrap:
-            raise UsageError(
-                "returns.bootstrap asks for a value past the horizon, and MB-MPO's "
-                "baseline has none: leave it out."
-            )
+        require_baseline("MB-MPO", self.baseline, self.returns)
         if self.model.kind == "simulator":
             raise UsageError(
                 "model.kind = simulator is a single world, and MB-MPO adapts to "

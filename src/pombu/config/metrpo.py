@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field
 
 from pombu.config.parts import (
+    BaselineConfig,
     Draw,
     Growing,
     ImaginationConfig,
     ModelConfig,
     PlainReturnConfig,
     at_least,
+    require_baseline,
     require_world,
 )
 from pombu.config.trpo import TRPOPolicyConfig, TrustRegionConfig
@@ -86,6 +88,8 @@ class METRPOConfig(Growing):
     """How far one policy update goes."""
     stop_rule: StopRuleConfig = field(default_factory=StopRuleConfig)
     """When to stop improving before all updates are done."""
+    baseline: BaselineConfig = field(default_factory=BaselineConfig)
+    """What advantages are measured against."""
     returns: PlainReturnConfig = field(
         default_factory=lambda: PlainReturnConfig(
             lam=0.95, reward_clip=None, scale_rewards=False, advantage_clip=None
@@ -99,11 +103,7 @@ class METRPOConfig(Growing):
         at_least("least_steps", self.least_steps, 0)
         at_least("capacity", self.capacity, 0)
         require_world(self.imagination, self.returns)
-        if self.returns.bootstrap:
-            raise UsageError(
-                "returns.bootstrap asks for a value past the horizon, and ME-TRPO's "
-                "baseline has none: leave it out."
-            )
+        require_baseline("ME-TRPO", self.baseline, self.returns)
         if self.stop_rule.use and self.model.kind == "simulator":
             raise UsageError(
                 "stop_rule.use asks the ensemble's members, and model.kind = simulator "

@@ -175,6 +175,30 @@ class ValueConfig:
 
 
 @dataclass(frozen=True)
+class BaselineConfig(ValueConfig):
+    """What advantages are measured against in methods that improve by TRPO."""
+
+    kind: Literal["linear", "network"] = "linear"
+    """`linear` fits a function of state and time to every batch (published code);
+    `network` trains V_phi, which also continues branches past their end."""
+
+
+@dataclass(frozen=True)
+class TailConfig(ValueConfig):
+    """U_psi, the uncertainty past the end of a virtual trajectory, and its update."""
+
+    use: bool = False
+    """Whether D goes on with U_psi where V continues the return; otherwise D is 0 there
+    (paper, whose trajectories are whole episodes)."""
+    epochs: int = 2
+    """Passes over the imagined batch per update."""
+
+    def __post_init__(self) -> None:
+        at_least("tail.epochs", self.epochs, 1)
+        at_least("tail.minibatch", self.minibatch, 1)
+
+
+@dataclass(frozen=True)
 class PlainReturnConfig:
     """Discount, and units of rewards and advantages."""
 
@@ -219,6 +243,10 @@ class ExplorationConfig:
     random_members: bool = True
     """Each exploration policy draws its next states with its own random weighting of
     the members (published code)."""
+    centred: bool = False
+    """Subtract from the bonus its mean over the trajectories at each step, so that it
+    prefers what is more uncertain than usual; otherwise every action is rewarded for
+    the uncertainty that all of them share (published code)."""
 
 
 def at_least(name: str, value: float, least: float) -> None:
@@ -250,3 +278,16 @@ def require_world(imagination: ImaginationConfig, returns: PlainReturnConfig) ->
     gamma, lam = returns.gamma, returns.lam
     within("returns.gamma", gamma, "(0, 1]", 0 < gamma <= 1)
     within("returns.lam", lam, "[0, 1]", 0 <= lam <= 1)
+
+
+def require_baseline(
+    name: str,
+    baseline: BaselineConfig,
+    returns: PlainReturnConfig,
+) -> None:
+    """Refuse to continue branches with a baseline that says nothing of their end."""
+    if returns.bootstrap and baseline.kind == "linear":
+        raise UsageError(
+            f"returns.bootstrap asks for a value past the horizon, and {name}'s linear "
+            "baseline has none: set baseline.kind to network, or leave it out."
+        )

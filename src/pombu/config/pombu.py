@@ -10,6 +10,7 @@ from pombu.config.parts import (
     ModelConfig,
     PolicyConfig,
     ReturnConfig,
+    TailConfig,
     ValueConfig,
     at_least,
     require_world,
@@ -58,6 +59,8 @@ class POMBUConfig(Growing):
     """The policy and its update."""
     value: ValueConfig = field(default_factory=ValueConfig)
     """The value function and its update."""
+    tail: TailConfig = field(default_factory=TailConfig)
+    """The uncertainty past the end of a virtual trajectory."""
     returns: ReturnConfig = field(default_factory=ReturnConfig)
     """Units of rewards, advantages and uncertainty."""
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
@@ -76,6 +79,11 @@ class POMBUConfig(Growing):
         at_least("evaluation_episodes", self.evaluation_episodes, 1)
         at_least("exploration.policies", self.exploration.policies, 0)
         require_world(self.imagination, self.returns)
+        if self.tail.use and not self.returns.bootstrap:
+            raise UsageError(
+                "tail.use continues the uncertainty where V continues the return, and "
+                "returns.bootstrap is off: set both or neither."
+            )
 
     def next_alpha(self, alpha: float, kl: SupportsFloat) -> float:
         """alpha for the next update, given this one's and the KL that came of it."""
@@ -95,10 +103,12 @@ class POMBUConfig(Growing):
         horizon = self.imagination.horizon(horizon)
         samples = trajectories * horizon
         largest = max(self.policy.minibatch, self.value.minibatch)
+        if self.tail.use:
+            largest = max(largest, self.tail.minibatch)
         if largest > samples:
             raise UsageError(
                 f"A minibatch of {largest} is larger than an imagined batch of "
                 f"{samples} samples ({trajectories} trajectories of {horizon} steps): "
-                "lower policy.minibatch and value.minibatch or imagine more "
+                "lower the minibatches of policy, value and tail or imagine more "
                 "trajectories."
             )

@@ -39,6 +39,7 @@ def propagate(
     d: Float[Array, "H *batch"],
     gamma: float | int,
     continues: Float[Array, "H *batch"] | None = None,
+    beyond: Float[Array, "*batch"] | None = None,
 ) -> Float[Array, "H *batch"]:
     """Add local uncertainties up along time, ``D^i = d^i + gamma^2 c^i D^{i+1}``.
 
@@ -47,9 +48,11 @@ def propagate(
         gamma: the discount factor.
         continues: 0 at a step after which the trajectory has ended, else 1; nothing
             flows back over an end. Without it nothing ends early.
+        beyond: D^{H+1}, the uncertainty past the last step of a trajectory that goes
+            on; None is 0, as in the paper's finite-horizon form.
 
     Returns:
-        D with D^{H+1} = 0, time first.
+        D, time first.
     """
     discounts = jnp.full_like(d, gamma**2)
     if continues is not None:
@@ -63,9 +66,8 @@ def propagate(
         total = local + discount * later
         return total, total
 
-    _, variances = jax.lax.scan(
-        step, jnp.zeros_like(d[0]), (d, discounts), reverse=True
-    )
+    last = jnp.zeros_like(d[0]) if beyond is None else beyond
+    _, variances = jax.lax.scan(step, last, (d, discounts), reverse=True)
     return variances
 
 
