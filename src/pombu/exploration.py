@@ -30,6 +30,10 @@ def centre_bonus(
     return centred(uncertainty, weight).ravel()
 
 
+NOTHING_SOUGHT = {"explorer_kl": 0.0, "explorer_angle": 0.0, "explorer_gain": 0.0}
+"""What is reported of an iteration in which the policy itself explores."""
+
+
 def exploration_metrics(
     policy: GaussianPolicy,
     explorers: Sequence[GaussianPolicy],
@@ -59,7 +63,7 @@ def exploration_metrics(
     return {
         "explorer_kl": float(np.mean(distances)),
         "explorer_angle": _mean_angle(policy, explorers),
-        "explorer_gain": float(np.mean(sought)) / max(usual, 1e-12) - 1.0,
+        "explorer_gain": float(np.mean(sought)) / usual - 1.0 if usual else 0.0,
     }
 
 

@@ -122,8 +122,8 @@ def test_values_out_of_range(fields: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("algorithm", ["metrpo", "mbmpo"])
 def test_a_baseline_without_a_value_past_the_horizon(algorithm: str) -> None:
     config = preset(algorithm, "smoke", "Point2D")
-    with pytest.raises(UsageError, match="baseline has none: leave it out"):
-        replace(config, returns=replace(config.returns, bootstrap=True))
+    with pytest.raises(UsageError, match=r"returns\.bootstrap .* baseline\.kind"):
+        replace(config, baseline=replace(config.baseline, kind="linear"))
 
 
 def test_the_simulator_plays_whole_episodes() -> None:

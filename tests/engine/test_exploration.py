@@ -85,7 +85,7 @@ def test_the_gain_is_that_of_the_root() -> None:
 def test_every_iteration_with_explorers_says_what_they_sought(centred: bool) -> None:
     config = change(CONFIG, exploration__centred=centred)
     _, rows = run(Learner(load(config.env), config), 0, 2)
-    assert "explorer_kl" not in rows[0], "pi_theta itself explores before the first fit"
+    assert rows[0]["explorer_kl"] == 0, "pi_theta itself explores before the first fit"
     for name in ("explorer_kl", "explorer_angle", "explorer_gain"):
         assert np.isfinite(rows[1][name])
     assert rows[1]["explorer_kl"] > 0

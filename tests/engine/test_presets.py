@@ -119,6 +119,7 @@ def without_uncertainty(config: POMBUConfig) -> dict[str, Any]:
     assert fields.pop("minimum_kl") is None
     assert fields.pop("beta") == 0.0
     assert exploration["policies"] == 0
+    assert not fields.pop("tail").use
     return fields
 
 
@@ -146,14 +147,36 @@ def test_smoke_has_eight_iterations() -> None:
 
 
 def test_fast_changes_no_idea() -> None:
-    """K, alpha, beta, epsilon, M, N and the units of A and sqrt(D) are the paper's."""
+    """K, epsilon and N are the paper's; the unit of sqrt(D) is not."""
     fast, paper = (preset("pombu", name, "HalfCheetah") for name in ("fast", "paper"))
     for config in (fast, paper):
         assert config.model.members == 5
-        assert (config.alpha, config.beta, config.policy.clip) == (0.5, 10.0, 0.15)
-        assert (config.updates, config.trajectories) == (20, 10)
-        assert config.returns.uncertainty_units == "reward"
+        assert config.policy.clip == 0.15
+        assert config.trajectories == 10
         assert config.exploration.random_members
+    assert (paper.alpha, paper.beta, paper.updates) == (0.5, 10.0, 20)
+    assert paper.returns.uncertainty_units == "reward"
+
+
+@pytest.mark.parametrize("horizon", [None, 1000])
+@pytest.mark.parametrize("task", [*SHORT, "Point2D", "Pendulum-v1"])
+def test_fast_has_one_unit_and_one_alpha(task: str, horizon: int | None) -> None:
+    config = preset("pombu", "fast", task, horizon)
+    assert config.alpha == preset("pombu", "fast", "HalfCheetah").alpha
+    assert config.returns.uncertainty_units == "advantage"
+    assert config.tail.use
+    assert config.minimum_kl is None, "alpha is alpha in every update"
+
+
+@pytest.mark.parametrize("algorithm", ["meppo", "metrpo", "slbo", "mbmpo"])
+@pytest.mark.parametrize("task", [*SHORT, "Point2D", "Pendulum-v1"])
+def test_all_imagine_the_same_branches(algorithm: str, task: str) -> None:
+    """Length and starts of virtual trajectories, lambda and V beyond them."""
+    own, pombu = (preset(name, "fast", task) for name in (algorithm, "pombu"))
+    for field in ("steps", "real_starts"):
+        assert getattr(own.imagination, field) == getattr(pombu.imagination, field)
+    for field in ("gamma", "lam", "bootstrap", "reward_clip"):
+        assert getattr(own.returns, field) == getattr(pombu.returns, field)
 
 
 def test_an_unknown_preset_is_named() -> None:

@@ -24,7 +24,7 @@ def make_update(scale: float) -> Any:
         actions=jnp.zeros((2, 3, 1)),
         log_probs=ones,
         rewards=ones,
-        values=ones,
+        values=jnp.array([[0.0, 2.0, 0.0], [4.0, 6.0, 0.0]]),
         local=ones,
         continues=ones,
         weight=weight,
@@ -33,9 +33,12 @@ def make_update(scale: float) -> Any:
     )
     uncertainty = scale * jnp.array([[1.0, 2.0, 99.0], [3.0, 4.0, 99.0]])
     unit = jnp.float32(10.0 / scale)
-    goals = Targets(ones, ones, uncertainty, jnp.float32(scale), unit)
+    returns = jnp.array([[1.0, 2.0, 99.0], [4.0, 5.0, 99.0]])
+    goals = Targets(
+        returns, ones, uncertainty, uncertainty**2, jnp.float32(scale), unit
+    )
     report = PolicyReport(*(jnp.float32(x) for x in numbers))
-    return report, jnp.float32(scale), imagined, goals
+    return report, jnp.float32(scale), imagined, goals, 0.25
 
 
 def test_means_over_the_updates() -> None:
@@ -47,6 +50,9 @@ def test_means_over_the_updates() -> None:
     assert metrics["kl"] == 2.0
     assert metrics["p_improve"] == 6.0
     assert metrics["penalty"] == 8.0
+    assert metrics["penalty_share"] == pytest.approx(0.25 * 8.0 / 6.0)
+    # Returns 1, 2, 4, 5 have variance 2.5; what V misses is 1, 0, 0, -1.
+    assert metrics["explained_variance"] == pytest.approx(1.0 - 0.5 / 2.5)
     assert metrics["gradient_norm"] == 10.0
     assert metrics["value_loss"] == 2.0
     assert metrics["p_improve_ratio"] == pytest.approx(30.0 / 8.0)

@@ -22,7 +22,7 @@ from pombu.data import Normaliser, no_experience
 from pombu.dreams import Plan
 from pombu.endings import fresh_ending
 from pombu.envs import Episode, Task
-from pombu.exploration import centre_bonus, exploration_metrics
+from pombu.exploration import NOTHING_SOUGHT, centre_bonus, exploration_metrics
 from pombu.fitting import fresh_ensemble
 from pombu.imagination import Imagined
 from pombu.improvement import (
@@ -255,7 +255,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         normaliser = self.normaliser(state)
         number = config.exploration.policies
         if not number or not int(state.iteration):
-            return alone(state.policy, normaliser), 0, {}
+            return alone(state.policy, normaliser), 0, NOTHING_SOUGHT if number else {}
         done = share_done(state, self.config.iterations)
         dream = self.dreamer(state, episodes, keys)
 

@@ -7,13 +7,13 @@ iteration, whatever the horizon.
 from dataclasses import replace
 
 from pombu.config import (
-    ImaginationConfig,
     MBMPOConfig,
-    PlainReturnConfig,
     TRPOPolicyConfig,
 )
 from pombu.presets.sizes import (
     FIRST_LOG_STD,
+    branches,
+    fast_baseline,
     fast_model,
     fast_point_model,
     fast_returns,
@@ -39,11 +39,12 @@ def fast(task: str, horizon: int | None) -> MBMPOConfig:
     The inner step is ten times the published one, which hardly changes the policy; a
     hundred times changes it as much as ten meta-steps and learns nothing. The noise
     begins anew in every iteration, as ME-TRPO's does: a policy that its first models
-    drove to the bounds of its actions has no gradient left without. First noise and
-    units of rewards and advantages are those of the other `fast` presets.
+    drove to the bounds of its actions has no gradient left without. First noise,
+    branched imagination with V beyond it, and units of rewards and advantages are those
+    of the other `fast` presets.
     """
     if is_point(task):
-        return _fast_point()
+        return _fast_point(horizon_of(task, horizon))
     length = horizon_of(task, horizon)
     number = trajectories(2000, length, 5)
     return MBMPOConfig(
@@ -53,15 +54,14 @@ def fast(task: str, horizon: int | None) -> MBMPOConfig:
         trajectories=number,
         iterations=max(_TOTAL // (number * length), 1),
         model=fast_model(),
-        imagination=ImaginationConfig(
-            trajectories=trajectories(4000, length), shards=1, runaway=1e3
-        ),
+        imagination=branches(4000, length, shards=1, runaway=1e3),
         policy=TRPOPolicyConfig(reset_std=True, initial_log_std=FIRST_LOG_STD),
+        baseline=fast_baseline(20_000),
         returns=fast_returns(task),
     )
 
 
-def _fast_point() -> MBMPOConfig:
+def _fast_point(horizon: int) -> MBMPOConfig:
     return MBMPOConfig(
         inner_rate=0.01,
         updates=40,
@@ -69,8 +69,9 @@ def _fast_point() -> MBMPOConfig:
         trajectories=10,
         iterations=8,
         model=fast_point_model(),
-        imagination=ImaginationConfig(trajectories=50, shards=1),
-        returns=PlainReturnConfig(lam=0.95, reward_clip=None, advantage_clip=None),
+        imagination=branches(1500, horizon, shards=1),
+        baseline=fast_baseline(7500),
+        returns=fast_returns("Point2D"),
     )
 
 
@@ -86,5 +87,6 @@ def smoke(task: str, horizon: int | None) -> MBMPOConfig:
         model=smoke_model(base.model, members=2),
         imagination=replace(base.imagination, trajectories=4),
         policy=replace(base.policy, hidden=(8, 8)),
+        baseline=replace(base.baseline, hidden=(16, 16), epochs=2, minibatch=8),
         trust_region=replace(base.trust_region, conjugate_gradients=3),
     )

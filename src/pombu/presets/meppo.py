@@ -31,5 +31,6 @@ def _without_uncertainty(config: POMBUConfig) -> POMBUConfig:
         alpha=0.0,
         minimum_kl=None,
         beta=0.0,
+        tail=replace(config.tail, use=False),
         exploration=replace(config.exploration, policies=0),
     )

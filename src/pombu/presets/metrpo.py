@@ -9,11 +9,12 @@ from dataclasses import replace
 from pombu.config import (
     ImaginationConfig,
     METRPOConfig,
-    PlainReturnConfig,
     TRPOPolicyConfig,
 )
 from pombu.presets.sizes import (
     FIRST_LOG_STD,
+    branches,
+    fast_baseline,
     fast_model,
     fast_point_model,
     fast_returns,
@@ -56,11 +57,11 @@ def fast(task: str, horizon: int | None) -> METRPOConfig:
     """Smaller members, bounded fits, and a third of the real steps per iteration.
 
     More frequent iterations use the same real steps for three times as many updates.
-    First noise and units of rewards and advantages are those of the other `fast`
-    presets.
+    First noise, branched imagination with V beyond it, and units of rewards and
+    advantages are those of the other `fast` presets.
     """
     if is_point(task):
-        return _fast_point()
+        return _fast_point(horizon_of(task, horizon))
     length = horizon_of(task, horizon)
     number = trajectories(2000, length)
     return METRPOConfig(
@@ -68,23 +69,23 @@ def fast(task: str, horizon: int | None) -> METRPOConfig:
         trajectories=number,
         iterations=100,
         model=fast_model(),
-        imagination=ImaginationConfig(
-            trajectories=trajectories(20_000, length, 2), runaway=1e3
-        ),
+        imagination=branches(20_000, length, runaway=1e3),
         policy=TRPOPolicyConfig(reset_std=True, initial_log_std=FIRST_LOG_STD),
+        baseline=fast_baseline(20_000),
         returns=fast_returns(task),
     )
 
 
-def _fast_point() -> METRPOConfig:
+def _fast_point(horizon: int) -> METRPOConfig:
     return METRPOConfig(
         updates=40,
         trajectories=10,
         iterations=8,
         model=fast_point_model(),
-        imagination=ImaginationConfig(trajectories=200),
+        imagination=branches(6000, horizon),
         policy=TRPOPolicyConfig(hidden=(32, 32), reset_std=True),
-        returns=PlainReturnConfig(lam=0.95, reward_clip=None, advantage_clip=None),
+        baseline=fast_baseline(6000),
+        returns=fast_returns("Point2D"),
     )
 
 
@@ -101,4 +102,5 @@ def smoke(task: str, horizon: int | None) -> METRPOConfig:
         model=smoke_model(base.model),
         imagination=replace(base.imagination, trajectories=8),
         policy=replace(base.policy, hidden=(16, 16)),
+        baseline=replace(base.baseline, hidden=(16, 16), epochs=2, minibatch=8),
     )

@@ -5,6 +5,7 @@ defaults of `pombu.config`).
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pombu.config import (
     ExplorationConfig,
@@ -13,10 +14,13 @@ from pombu.config import (
     PolicyConfig,
     POMBUConfig,
     ReturnConfig,
+    TailConfig,
     ValueConfig,
 )
 from pombu.presets.sizes import (
     FIRST_LOG_STD,
+    REWARD_CLIP,
+    branches,
     fast_model,
     horizon_of,
     is_foreign,
@@ -95,47 +99,94 @@ def paper(task: str, horizon: int | None) -> POMBUConfig:
     )
 
 
-def fast(task: str, horizon: int | None) -> POMBUConfig:
-    """The paper's schedule with cheaper models, larger steps and bounded fits.
+ALPHA = 0.1
+"""Weight of the penalty in `fast`: standard deviations of the gain per standard
+deviation of doubt, the same for all tasks and horizons."""
 
-    Departures and why: members half as wide, which cost a quarter, with fits as
-    `fast_model` says; half the noise at first (`FIRST_LOG_STD`); larger rates and
-    minibatches for policy and value, because the conservative penalty, not the rate,
-    limits the step; at most 200 virtual trajectories per update, and half of that for
-    exploration (fewer for the policy itself make its advantages noisy, and its entropy
-    falls too soon); raw rewards are cut at 10 instead of 5, which would cap the return
-    at 1000, while a few imagined runaways could otherwise spoil the value function;
-    alpha gives way where the penalty would keep the policy from moving at all.
+
+BETA = 1.0
+"""Weight of the exploration bonus where exploration policies are asked for."""
+
+
+def fast(task: str, horizon: int | None) -> POMBUConfig:
+    """Branched imagination, one unit for gain and doubt, and bounded fits.
+
+    Departures from `paper` and why: virtual trajectories are branches
+    (`sizes.branches`), continued by V and, for the uncertainty, by U_psi; lambda is
+    0.95, because over a whole episode the noise of the return hides the gain of a step;
+    A and sqrt(D) in one unit, because in units of reward the penalty falls silent as
+    returns grow; twice the updates on half the samples each, which learn faster at the
+    same cost; the policy itself collects, because exploration policies bought nothing
+    that could be measured (docs/learning.md); members half as wide, which cost a quarter,
+    with fits as `fast_model` says; half the noise at first (`FIRST_LOG_STD`); larger
+    rates and minibatches for policy and value, because the conservative penalty, not
+    the rate, limits the step; raw rewards are cut at 20 instead of 5, which would cap
+    the return at 1000.
     """
     if is_point(task):
-        return _fast_point()
+        return _fast_point(horizon_of(task, horizon))
     if is_foreign(task):
         return _fast_foreign(horizon_of(task, horizon))
     base = paper(task, horizon)
-    virtual = min(base.imagination.trajectories, 200)
-    first, last = 3e-4, 3e-5
     return replace(
         base,
-        minimum_kl=1e-3,
+        alpha=ALPHA,
+        beta=BETA,
+        updates=2 * base.updates,
         model=fast_model(len(base.model.hidden), afresh_every=_AFRESH.get(task, 0)),
-        imagination=replace(base.imagination, trajectories=virtual),
+        imagination=branches(20_000, horizon_of(task, horizon)),
         policy=replace(
             base.policy,
             minibatch=2000,
-            learning_rate=first,
-            final_learning_rate=last,
+            learning_rate=3e-4,
+            final_learning_rate=3e-5,
             initial_log_std=FIRST_LOG_STD,
         ),
-        value=replace(
-            base.value, minibatch=2000, learning_rate=first, final_learning_rate=last
-        ),
-        exploration=replace(base.exploration, trajectories=virtual // 2),
-        returns=ReturnConfig(reward_clip=10.0),
+        value=_fast_value(2000, 3e-4),
+        tail=_fast_tail(2000, 1e-3),
+        exploration=_no_explorers(200),
+        returns=_fast_returns(REWARD_CLIP),
     )
 
 
-def _fast_point() -> POMBUConfig:
+def _fast_value(minibatch: int, rate: float, **fields: Any) -> ValueConfig:
+    return ValueConfig(
+        minibatch=minibatch,
+        learning_rate=rate,
+        final_learning_rate=rate / 10,
+        **fields,
+    )
+
+
+def _fast_tail(minibatch: int, rate: float, **fields: Any) -> TailConfig:
+    return TailConfig(
+        use=True,
+        minibatch=minibatch,
+        learning_rate=rate,
+        final_learning_rate=rate / 10,
+        **fields,
+    )
+
+
+def _fast_returns(reward_clip: float | None) -> ReturnConfig:
+    return ReturnConfig(
+        reward_clip=reward_clip,
+        lam=0.95,
+        bootstrap=True,
+        uncertainty_units="advantage",
+        variance_clip=None,
+    )
+
+
+def _no_explorers(trajectories: int) -> ExplorationConfig:
+    """None, but with a sensible batch and a centred bonus where some are asked for."""
+    return ExplorationConfig(policies=0, trajectories=trajectories, centred=True)
+
+
+def _fast_point(horizon: int) -> POMBUConfig:
     return POMBUConfig(
+        alpha=ALPHA,
+        beta=BETA,
         updates=20,
         trajectories=10,
         iterations=10,
@@ -148,18 +199,17 @@ def _fast_point() -> POMBUConfig:
             max_steps=400,
             reinitialise_every=0,
         ),
-        imagination=ImaginationConfig(trajectories=100),
+        imagination=branches(3000, horizon),
         policy=PolicyConfig(
             learning_rate=1e-3,
             final_learning_rate=1e-4,
             reset_std_iterations=0,
             hidden=(32, 32),
         ),
-        value=ValueConfig(
-            learning_rate=1e-3, final_learning_rate=1e-4, hidden=(32, 32)
-        ),
-        exploration=ExplorationConfig(policies=5, trajectories=100),
-        returns=ReturnConfig(reward_clip=None),
+        value=_fast_value(500, 1e-3, hidden=(32, 32)),
+        tail=_fast_tail(500, 1e-3, hidden=(32, 32)),
+        exploration=_no_explorers(100),
+        returns=_fast_returns(None),
     )
 
 
@@ -169,44 +219,35 @@ def _fast_foreign(horizon: int) -> POMBUConfig:
     Departures from the other tasks' `fast` and why: about 1000 real steps per
     iteration, also where episodes end early, because the first thousands decide in a
     small task; smaller networks and more epochs per fit, because those thousands are
-    few rows; virtual trajectories of at most 100 steps, half of them from stored real
-    states, with V for what lies beyond (a time limit is no end), because model errors
-    add up and the end of a long episode would hardly be imagined at first; half as
-    many samples and epochs per update with larger steps, which costs a quarter and
-    suits smaller networks' tasks; the log-std is never set back, because a fifth of
-    the planned iterations would be spent on that.
+    few rows; half as many samples and epochs per update with larger steps, which costs
+    a quarter and suits smaller networks' tasks; the log-std is never set back, because
+    a fifth of the planned iterations would be spent on that.
     """
     number = trajectories(1000, horizon)
-    steps = min(horizon, 100)
-    virtual = trajectories(10_000, steps, 2)
-    first, last = 1e-3, 1e-4
+    imagination = branches(10_000, horizon)
     return POMBUConfig(
+        alpha=ALPHA,
+        beta=BETA,
         trajectories=number,
         least_steps=min(1000, number * horizon),
         iterations=30,
-        minimum_kl=1e-3,
         evaluation_episodes=10,
         model=replace(
             fast_model(), hidden=(200, 200), validation_rows=2000, max_epochs=100
         ),
-        imagination=ImaginationConfig(
-            trajectories=virtual, steps=steps, real_starts=0.5
-        ),
+        imagination=imagination,
         policy=PolicyConfig(
             epochs=5,
             minibatch=1000,
-            learning_rate=first,
-            final_learning_rate=last,
+            learning_rate=1e-3,
+            final_learning_rate=1e-4,
             initial_log_std=FIRST_LOG_STD,
             reset_std_iterations=0,
         ),
-        value=ValueConfig(
-            epochs=5, minibatch=1000, learning_rate=first, final_learning_rate=last
-        ),
-        exploration=ExplorationConfig(
-            policies=min(number, 5), trajectories=virtual // 2
-        ),
-        returns=ReturnConfig(reward_clip=None, lam=0.95, bootstrap=True),
+        value=_fast_value(1000, 1e-3, epochs=5),
+        tail=_fast_tail(1000, 1e-3),
+        exploration=_no_explorers(imagination.trajectories // 2),
+        returns=_fast_returns(None),
     )
 
 
@@ -229,5 +270,6 @@ def smoke(task: str, horizon: int | None) -> POMBUConfig:
         value=replace(
             base.value, epochs=2, minibatch=min(60, samples), hidden=(16, 16)
         ),
+        tail=replace(base.tail, minibatch=min(60, samples), hidden=(16, 16)),
         exploration=replace(base.exploration, policies=2, trajectories=8),
     )

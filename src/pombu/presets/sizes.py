@@ -2,7 +2,12 @@
 
 from dataclasses import replace
 
-from pombu.config import ModelConfig, PlainReturnConfig
+from pombu.config import (
+    BaselineConfig,
+    ImaginationConfig,
+    ModelConfig,
+    PlainReturnConfig,
+)
 from pombu.envs import CATALOGUE
 
 _USUAL = 200
@@ -12,6 +17,19 @@ FIRST_LOG_STD = -0.7
 """Noise of the first policy in `fast` presets: half of the published one, because a
 gait that stands much noise is seldom a fast one, and later there is no way from one to
 the other."""
+
+
+BRANCH_STEPS = 50
+"""Steps of a virtual trajectory in `fast` presets, at most; V continues it. Model
+errors add up over longer ones, and the end of a long episode would hardly be seen."""
+
+REAL_STARTS = 0.9
+"""Share of virtual trajectories that begin in stored real states in `fast` presets; the
+others keep the start distribution in view."""
+
+REWARD_CLIP = 20.0
+"""Bound of raw rewards in `fast` presets for pombu's own tasks: above what any policy
+earns in a step, while a few imagined runaways cannot spoil the value function."""
 
 
 def horizon_of(task: str, horizon: int | None) -> int:
@@ -61,14 +79,41 @@ def fast_model(layers: int = 2, *, afresh_every: int = 0) -> ModelConfig:
     )
 
 
+def branches(
+    samples: int, horizon: int, shards: int = 2, runaway: float = 1e5
+) -> ImaginationConfig:
+    """Branched imagination of `fast` presets: short, mostly from stored real states."""
+    steps = min(horizon, BRANCH_STEPS)
+    return ImaginationConfig(
+        trajectories=trajectories(samples, steps, shards),
+        shards=shards,
+        runaway=runaway,
+        steps=steps,
+        real_starts=REAL_STARTS,
+    )
+
+
 def fast_returns(task: str) -> PlainReturnConfig:
     """Returns of the `fast` presets that improve by TRPO.
 
-    Rewards in units of the real returns' spread and clipped advantages, as POMBU has
-    them: without, a few imagined runaways decide where a step leads. Rewards are cut at
-    POMBU's bound in pombu's own tasks; what others give is not known.
+    Branches are continued by V. Rewards in units of the real returns' spread and
+    clipped advantages, as POMBU has them: without, a few imagined runaways decide where
+    a step leads. Rewards are cut at POMBU's bound in pombu's own tasks; what others
+    give is not known.
     """
-    return PlainReturnConfig(lam=0.95, reward_clip=None if is_foreign(task) else 10.0)
+    clip = None if is_foreign(task) or is_point(task) else REWARD_CLIP
+    return PlainReturnConfig(lam=0.95, bootstrap=True, reward_clip=clip)
+
+
+def fast_baseline(samples: int) -> BaselineConfig:
+    """V of the `fast` presets that improve by TRPO, for batches of this size."""
+    return BaselineConfig(
+        kind="network",
+        learning_rate=1e-3,
+        final_learning_rate=1e-4,
+        epochs=5,
+        minibatch=min(1000, samples // 4),
+    )
 
 
 def fast_point_model() -> ModelConfig:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pombu.config import MultiStepModelConfig, SLBOConfig
 from pombu.presets.sizes import (
     FIRST_LOG_STD,
+    branches,
     fast_returns,
     horizon_of,
     is_foreign,
@@ -36,12 +37,12 @@ def paper(task: str, horizon: int | None) -> SLBOConfig:
 def fast(task: str, horizon: int | None) -> SLBOConfig:
     """Shorter stages, hence more of them, with half as many updates in each.
 
-    First noise and units of rewards and advantages are those of the other `fast`
-    presets.
+    First noise, branched imagination, and units of rewards and advantages are those of
+    the other `fast` presets.
     """
     base = paper(task, horizon)
     if is_point(task):
-        return _fast_point(base)
+        return _fast_point(base, horizon_of(task, horizon))
     length = horizon_of(task, horizon)
     number = trajectories(4000, length)
     return replace(
@@ -53,12 +54,13 @@ def fast(task: str, horizon: int | None) -> SLBOConfig:
         policy_updates=40,
         model=replace(base.model, hidden=(256, 256)),
         policy=replace(base.policy, initial_log_std=FIRST_LOG_STD),
+        imagination=branches(_IMAGINED_STEPS, length, runaway=1e3),
         value=replace(base.value, minibatch=250),
-        returns=replace(fast_returns(task), bootstrap=base.returns.bootstrap),
+        returns=fast_returns(task),
     )
 
 
-def _fast_point(base: SLBOConfig) -> SLBOConfig:
+def _fast_point(base: SLBOConfig, horizon: int) -> SLBOConfig:
     return replace(
         base,
         trajectories=10,
@@ -67,9 +69,9 @@ def _fast_point(base: SLBOConfig) -> SLBOConfig:
         model_updates=100,
         policy_updates=5,
         model=MultiStepModelConfig(hidden=(64, 64)),
-        imagination=replace(base.imagination, trajectories=200),
+        imagination=branches(6000, horizon),
         value=replace(base.value, minibatch=250),
-        returns=replace(base.returns, bootstrap=False, scale_rewards=True),
+        returns=fast_returns("Point2D"),
     )
 
 
@@ -88,5 +90,5 @@ def smoke(task: str, horizon: int | None) -> SLBOConfig:
         model=replace(base.model, hidden=(32, 32), batch_size=32),
         imagination=replace(base.imagination, trajectories=8),
         policy=replace(base.policy, hidden=(16, 16)),
-        value=replace(base.value, hidden=(16, 16), epochs=2, minibatch=60),
+        value=replace(base.value, hidden=(16, 16), epochs=2, minibatch=8),
     )
