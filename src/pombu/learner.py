@@ -239,8 +239,14 @@ class EnsembleLearner(WorldLearner[E, T], Generic[E, T]):
             state.ensemble, state.experience, self.config.model, state.ending
         )
 
-    def fit(self, state: T, episodes: EpisodeStore, keys: Keys) -> tuple[T, Metrics]:
-        """Train the ensemble on all real data."""
+    def fit(
+        self,
+        state: T,
+        episodes: EpisodeStore,
+        keys: Keys,
+        collected: Sequence[Episode] | None = None,
+    ) -> tuple[T, Metrics]:
+        """Train the ensemble on all real data, of which `collected` is new."""
         ensemble, report = refit(
             state.ensemble,
             self.task,
@@ -251,6 +257,7 @@ class EnsembleLearner(WorldLearner[E, T], Generic[E, T]):
             keys,
             int(state.iteration),
             self.workers,
+            None if collected is None else sum(map(len, collected)),
         )
         fitted: T = eqx.tree_at(lambda s: s.ensemble, state, ensemble)
         fitted, found = self.learn_ending(fitted, episodes, keys)
