@@ -22,6 +22,7 @@ from pombu.config import (
     TRPOPolicyConfig,
 )
 from pombu.data import Experience, Normaliser, learn_from
+from pombu.disagreement import limited
 from pombu.dreams import Dreamer, dreamer
 from pombu.endings import Ending, fit_ending
 from pombu.envs import Episode, Task
@@ -201,12 +202,13 @@ class WorldLearner(TaskLearner[W], ABC, Generic[W, S]):
         self, state: S, episodes: EpisodeStore, keys: Keys, world: World | None = None
     ) -> Dreamer:
         """What gives virtual trajectories in the learned world, or in the simulator."""
+        known = list(episodes)
         return dreamer(
             self.config.model.kind,
             self.task,
-            world or self.world(state),
+            limited(world or self.world(state), self.rules, known),
             self.rules,
-            list(episodes),
+            known,
             keys,
             self.workers,
         )

@@ -119,6 +119,10 @@ class ImaginationConfig:
     real_starts: float = 0.0
     """Share of the virtual trajectories that begin in a stored real state, with the
     steps that its episode had left; the others begin where episodes do (paper: all)."""
+    disagreement_stop: float | None = None
+    """A virtual trajectory is cut off, with V beyond it, after a step about which the
+    members disagree more than about this share of the real steps (1: about any of
+    them); None lets it go on (paper)."""
 
     def horizon(self, task_horizon: int) -> int:
         """Steps per virtual trajectory in a task of this horizon."""
@@ -262,6 +266,15 @@ def require_world(imagination: ImaginationConfig, returns: PlainReturnConfig) ->
         at_least("imagination.steps", imagination.steps, 1)
     share = imagination.real_starts
     within("imagination.real_starts", share, "[0, 1]", 0 <= share <= 1)
+    stop = imagination.disagreement_stop
+    if stop is not None:
+        within("imagination.disagreement_stop", stop, "(0, 1]", 0 < stop <= 1)
+        if not returns.bootstrap:
+            raise UsageError(
+                "imagination.disagreement_stop cuts trajectories off where V must go "
+                "on, and returns.bootstrap does not ask it: set returns.bootstrap, or "
+                "leave the stop out."
+            )
     gamma, lam = returns.gamma, returns.lam
     within("returns.gamma", gamma, "(0, 1]", 0 < gamma <= 1)
     within("returns.lam", lam, "[0, 1]", 0 <= lam <= 1)
