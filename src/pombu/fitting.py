@@ -9,7 +9,7 @@ from jaxtyping import Array, PRNGKeyArray
 from pombu.config import ModelConfig
 from pombu.data import Experience, build_dataset, regression
 from pombu.envs import Episode, Task
-from pombu.models import Ensemble, FitReport, fit, init_ensemble
+from pombu.models import Ensemble, FitReport, Form, fit, init_ensemble
 from pombu.randomness import Keys
 from pombu.workers import Workers
 from pombu.worlds import network_sizes
@@ -18,7 +18,8 @@ from pombu.worlds import network_sizes
 def fresh_ensemble(key: PRNGKeyArray, task: Task, config: ModelConfig) -> Ensemble:
     """An untrained ensemble of the task's sizes."""
     sizes = network_sizes(task, config.reward)
-    return init_ensemble(key, config.members, *sizes, config.hidden)
+    form = Form(config.activation, config.normalisation)
+    return init_ensemble(key, config.members, *sizes, config.hidden, form)
 
 
 def fit_world(
@@ -30,6 +31,7 @@ def fit_world(
     seed: tuple[int, ...],
     generation: int,
     workers: Workers,
+    new_rows: Sequence[int] | None = None,
 ) -> tuple[Ensemble, FitReport]:
     """Train the ensemble on all real data.
 
@@ -42,6 +44,7 @@ def fit_world(
         seed: of this fit; its first number is the run's, from which splits are drawn.
         generation: number of the split; a new one deals the rows out anew.
         workers: threads to share the members between.
+        new_rows: [K] rows that no earlier fit of the member has seen; None counts all.
     """
     dataset = build_dataset(
         episodes, config.members, config.validation_fraction, seed[0], generation
@@ -50,7 +53,15 @@ def fit_world(
         capacity *= 2
     inputs, targets = regression(dataset, experience, config.reward == "learned")
     return fit(
-        ensemble, inputs, targets, dataset.validation, config, capacity, seed, workers
+        ensemble,
+        inputs,
+        targets,
+        dataset.validation,
+        config,
+        capacity,
+        seed,
+        workers,
+        new_rows,
     )
 
 
@@ -64,9 +75,11 @@ def refit(
     keys: Keys,
     iteration: int,
     workers: Workers,
+    collected: int | None = None,
 ) -> tuple[Ensemble, FitReport | None]:
     """An iteration's fit: from where the ensemble was, unless it is to start afresh.
 
+    The last `collected` rows are new to members that do not; None counts all as new.
     There is nothing to report where the simulator stands in for the learned world.
     """
     if config.kind == "simulator":
@@ -75,6 +88,8 @@ def refit(
     if afresh.any():
         fresh = fresh_ensemble(keys.jax("ensemble"), task, config)
         ensemble = _chosen(afresh, fresh, ensemble)
+    rows = sum(map(len, episodes))
+    new = rows if collected is None else collected
     together = config.reinitialise_every and not config.reinitialise_in_turn
     return fit_world(
         ensemble,
@@ -85,6 +100,7 @@ def refit(
         keys.numpy("fit"),
         iteration // config.reinitialise_every if together else 0,
         workers,
+        np.where(afresh, rows, new).tolist(),
     )
 
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from pombu.disagreement import strays
 from pombu.networks import MLP
 from pombu.policies import GaussianPolicy, sample
 from pombu.returns import scaled_reward
@@ -34,8 +35,9 @@ class Imagined(NamedTuple):
     log_probs: Float[Array, "H N"]
     """log pi_old(a|s)."""
     rewards: Float[Array, "H N"]
-    """Scaled rewards, the mean over members; where the time limit cuts a trajectory
-    off and returns bootstrap, the last one includes what is expected beyond it."""
+    """Scaled rewards, the mean over members; where the time limit or the members'
+    disagreement cuts a trajectory off and returns bootstrap, the last one includes what
+    is expected beyond it."""
     values: Float[Array, "H N"]
     """V_old of the states before each step."""
     local: Float[Array, "H N"]
@@ -53,6 +55,8 @@ class Imagined(NamedTuple):
     """V_old of the states past the last step."""
     variance_beyond: Float[Array, "1 N"] | None = None
     """U_psi of the same states; None where nothing estimates it."""
+    stopped: Float[Array, ""] | None = None
+    """Trajectories that the members' disagreement cut off; None where it cannot."""
 
 
 Carry = tuple[Float[Array, "N o"], Float[Array, " N"], Bool[Array, " N"], Array]
@@ -125,8 +129,10 @@ def imagine(
         next_state = pick(following)
         proceeds = running & ~pick(ended)
         mean_reward = jnp.mean(reward, 0)
-        if limits is not None:
-            cut = proceeds & (index + 1 >= limits)
+        doubted = strays(world, following)
+        over = _either(doubted, None if limits is None else index + 1 >= limits)
+        if over is not None:
+            cut = proceeds & over
             proceeds = proceeds & ~cut
             if rules.returns.bootstrap:
                 gamma = rules.returns.gamma
@@ -151,6 +157,8 @@ def imagine(
             "weight": running.astype(jnp.float32),
             "raw_rewards": jnp.mean(raw, 0),
         }
+        if doubted is not None:
+            out["stopped"] = cut & doubted
         return (next_state, pick(next_values), proceeds, sound), out
 
     everyone = jnp.ones(number, bool)
@@ -160,6 +168,7 @@ def imagine(
         (jax.random.split(key, rules.horizon), jnp.arange(rules.horizon)),
     )
     counts = (steps["weight"] > 0) & sound
+    stopped = steps.pop("stopped", None)
     return Imagined(
         **{name: _only(counts, x) for name, x in steps.items()},
         masked=jnp.sum(~sound).astype(jnp.float32),
@@ -167,6 +176,9 @@ def imagine(
         variance_beyond=None
         if variance is None
         else jnp.where(running & sound, variance_of(last_states), 0.0)[None],
+        stopped=None
+        if stopped is None
+        else jnp.sum(stopped & counts).astype(jnp.float32),
     )
 
 
@@ -225,6 +237,15 @@ def _picker(chosen: Array) -> Callable[[Array], Array]:
         return jnp.take_along_axis(members, index, 0)[0]
 
     return pick
+
+
+def _either(
+    one: Bool[Array, " N"] | None, other: Bool[Array, " N"] | None
+) -> Bool[Array, " N"] | None:
+    """Where one of two holds, of which either may be left out."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one | other
 
 
 def _only(counts: Bool[Array, "H N"], steps: Array) -> Array:

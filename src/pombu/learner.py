@@ -23,6 +23,7 @@ from pombu.config import (
     TRPOPolicyConfig,
 )
 from pombu.data import Experience, Normaliser, learn_from
+from pombu.disagreement import limited
 from pombu.dreams import Dreamer, dreamer
 from pombu.endings import Ending, fit_ending
 from pombu.envs import Episode, Task
@@ -223,12 +224,13 @@ class WorldLearner(TaskLearner[W], ABC, Generic[W, S]):
         self, state: S, episodes: EpisodeStore, keys: Keys, world: World | None = None
     ) -> Dreamer:
         """What gives virtual trajectories in the learned world, or in the simulator."""
+        known = list(episodes)
         return dreamer(
             self.config.model.kind,
             self.task,
-            world or self.world(state),
+            limited(world or self.world(state), self.rules, known),
             self.rules,
-            list(episodes),
+            known,
             keys,
             self.workers,
         )
@@ -261,8 +263,14 @@ class EnsembleLearner(WorldLearner[E, T], Generic[E, T]):
             state.ensemble, state.experience, self.config.model, state.ending
         )
 
-    def fit(self, state: T, episodes: EpisodeStore, keys: Keys) -> tuple[T, Metrics]:
-        """Train the ensemble on all real data."""
+    def fit(
+        self,
+        state: T,
+        episodes: EpisodeStore,
+        keys: Keys,
+        collected: Sequence[Episode] | None = None,
+    ) -> tuple[T, Metrics]:
+        """Train the ensemble on all real data, of which `collected` is new."""
         ensemble, report = refit(
             state.ensemble,
             self.task,
@@ -273,6 +281,7 @@ class EnsembleLearner(WorldLearner[E, T], Generic[E, T]):
             keys,
             int(state.iteration),
             self.workers,
+            None if collected is None else sum(map(len, collected)),
         )
         fitted: T = eqx.tree_at(lambda s: s.ensemble, state, ensemble)
         fitted, found = self.learn_ending(fitted, episodes, keys)

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from pombu.envs import Episode
 from pombu.models import Layers
@@ -14,7 +14,7 @@ from pombu.workers import jit
 from pombu.worlds import Rules, World, predict_step
 
 HORIZONS = (1, 5, 20, 50)
-_LARGEST = 1e6
+LARGEST = 1e6
 """Errors count up to here: a prediction that diverges is bad, but stops no run."""
 
 
@@ -44,15 +44,43 @@ def _open_loop(
 open_loop = jit(_open_loop)
 
 
+def replay(
+    world: World, rules: Rules, episodes: Sequence[Episode], horizon: int, length: int
+) -> tuple[Float[np.ndarray, "T K n o"], Int[np.ndarray, " n"]]:
+    """Errors along segments of real episodes, and how many steps each of them has.
+
+    A segment is replayed in every member with its real actions; errors are in standard
+    deviations of the state. Shorter segments are padded, so that shapes stay the same
+    however episodes end.
+
+    Args:
+        world: the learned one.
+        rules: what is known of it.
+        episodes: real ones.
+        horizon: their steps, at most.
+        length: steps of a segment, at most.
+    """
+    segments = [
+        (e.observations[t : t + length + 1], e.actions[t : t + length])
+        for e in episodes
+        for t in range(0, horizon - length + 1, length)
+    ]
+    states = _padded([observed for observed, _ in segments], length + 1)
+    actions = _padded([taken for _, taken in segments], length)
+    predicted = np.asarray(open_loop(world, rules, states[0], actions))
+    with np.errstate(over="ignore", invalid="ignore"):
+        gap = (predicted - states[1:, None]) / np.asarray(world.observation.std)
+    return gap, np.array([len(taken) for _, taken in segments])
+
+
 def prediction_error(
     world: World, rules: Rules, episodes: Sequence[Episode], horizon: int
 ) -> dict[str, float]:
     """Root mean squared error of open-loop predictions, in standard deviations.
 
     Segments of real episodes are replayed in the model with their real actions; the
-    median over segments and members is reported, because a few diverge. Shorter
-    segments are padded, so that shapes stay the same however episodes end; horizons
-    that none of them reaches are left out.
+    median over segments and members is reported, because a few diverge. Horizons that
+    no segment reaches are left out.
 
     Args:
         world: the learned one.
@@ -61,18 +89,9 @@ def prediction_error(
         horizon: their steps, at most.
     """
     length = min(HORIZONS[-1], horizon)
-    segments = [
-        (e.observations[t : t + length + 1], e.actions[t : t + length])
-        for e in episodes
-        for t in range(0, horizon - length + 1, length)
-    ]
-    lengths = np.array([len(taken) for _, taken in segments])
-    states = _padded([observed for observed, _ in segments], length + 1)
-    actions = _padded([taken for _, taken in segments], length)
-    predicted = np.asarray(open_loop(world, rules, states[0], actions))
+    gap, lengths = replay(world, rules, episodes, horizon, length)
     with np.errstate(over="ignore", invalid="ignore"):
-        gap = (predicted - states[1:, None]) / np.asarray(world.observation.std)
-        error = np.fmin(np.sqrt(np.mean(gap**2, -1)), _LARGEST)
+        error = np.fmin(np.sqrt(np.mean(gap**2, -1)), LARGEST)
     return {
         f"model_error_{h}": float(np.median(error[h - 1][:, lengths >= h]))
         for h in HORIZONS

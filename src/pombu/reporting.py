@@ -45,6 +45,7 @@ def improvement_summary(
         "advantage_std": goals.advantage_std,
         "masked_trajectories": imagined.masked,
         "return_model": jnp.sum(imagined.raw_rewards * imagined.weight) / trajectories,
+        **_stops(imagined),
     }
 
 
@@ -58,6 +59,13 @@ def explained_variance(imagined: Imagined, goals: Targets) -> Array:
 
     left = variance(returns - imagined.values.ravel())
     return 1.0 - left / jnp.maximum(variance(returns), 1e-12)
+
+
+def _stops(imagined: Imagined) -> dict[str, Array]:
+    """Share of the trajectories that members' disagreement cut off, where it may."""
+    if imagined.stopped is None:
+        return {}
+    return {"stopped_by_disagreement": imagined.stopped / imagined.weight.shape[1]}
 
 
 def improvement_metrics(summaries: Sequence[dict[str, Array]]) -> dict[str, float]:
@@ -94,6 +102,7 @@ def trust_region_summary(
         "advantage_std": goals.advantage_std,
         "masked_trajectories": imagined.masked,
         "return_model": jnp.sum(imagined.raw_rewards * imagined.weight) / trajectories,
+        **_stops(imagined),
     }
 
 

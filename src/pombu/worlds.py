@@ -39,6 +39,8 @@ class World(eqx.Module):
     """Standard deviation of real returns, by which rewards are scaled."""
     ending: MLP | None = None
     """Learned termination; None leaves it to the contract."""
+    most_disagreement: Float[Array, ""] | None = None
+    """Above it a step is an imagined trajectory's last; None never stops one."""
 
     @property
     def members(self) -> int:
@@ -74,6 +76,7 @@ class Rules(eqx.Module):
     precision: Precision = eqx.field(static=True)
     draw: Draw = eqx.field(static=True, default="trajectory")
     real_starts: float = eqx.field(static=True, default=0.0)
+    disagreement_stop: float | None = eqx.field(static=True, default=None)
 
 
 def rules_of(
@@ -97,6 +100,7 @@ def rules_of(
             "imagination.steps cuts trajectories short, and model.kind = simulator "
             "plays whole episodes: set one of them back."
         )
+    _require_members(imagination, model, draw)
     return Rules(
         contract,
         task.action_box,
@@ -106,7 +110,29 @@ def rules_of(
         model.precision,
         draw,
         imagination.real_starts,
+        imagination.disagreement_stop,
     )
+
+
+def _require_members(
+    imagination: ImaginationConfig,
+    model: ModelConfig | MultiStepModelConfig,
+    draw: Draw,
+) -> None:
+    """Refuse to ask whether members disagree where there are none to ask."""
+    if imagination.disagreement_stop is None:
+        return
+    reasons = {
+        "model.kind = simulator has none": model.kind == "simulator",
+        "model.kind = network is a single one": model.kind == "network",
+        "draw = batch computes only one of them": draw == "batch",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise UsageError(
+                "imagination.disagreement_stop compares what the members predict, and "
+                f"{reason}: set one of the two back."
+            )
 
 
 _materialise = jit(materialise)

@@ -180,6 +180,45 @@ def test_never_takes_more_steps_than_allowed() -> None:
     assert (report.epochs * np.ceil((~make_rows(60)[2]).sum(1) / 16) <= 11).all()
 
 
+def steps_taken(new_rows: list[int] | None, **fields: Any) -> list[float]:
+    """Gradient steps of three members whose validation never stops them."""
+    config = change(patience=10**6, validate_every_steps=50, max_epochs=10**6, **fields)
+    inputs, targets, validation = make_rows(60)
+    arguments = (start(config), inputs, targets, validation, config, 160, (4, 2))
+    _, report = fit(*arguments, Workers(1), new_rows)
+    epochs = np.ceil((~validation).sum(1) / config.batch_size)
+    return np.rint(report.epochs * epochs).tolist()
+
+
+def test_steps_are_in_proportion_to_what_is_new_to_each_member() -> None:
+    """Four steps per row, at least 200 and at most 300."""
+    new = [10, 60, 200]
+    assert steps_taken(new, steps_per_new_row=4.0, max_steps=300) == [200, 240, 300]
+    assert steps_taken(None, steps_per_new_row=4.0) == [240] * 3, "all 60 are new"
+    assert steps_taken(new, steps_per_new_row=4.0, max_steps=70) == [70] * 3
+    assert steps_taken(new, max_steps=70) == [70] * 3, "without it nothing is counted"
+
+
+def test_step_sizes_fall_over_the_steps_that_a_fit_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From 1e-2 towards 0 within 240 steps, of which the last has a 240th part left."""
+    sizes: list[float] = []
+    train = module._train
+
+    def watched(*arguments: Any) -> Any:
+        sizes.extend(arguments[6][: arguments[5]].tolist())
+        return train(*arguments)
+
+    monkeypatch.setattr(module, "_train", watched)
+    falling = {"final_learning_rate": 0.0, "steps_per_new_row": 4.0, "members": 1}
+    config = change(**falling, patience=10**6, max_epochs=10**6)
+    inputs, targets, validation = make_rows(60)
+    arguments = (start(config), inputs, targets, validation[:1], config, 160, (4, 2))
+    fit(*arguments, Workers(1), [60])
+    np.testing.assert_allclose(sizes, 1e-2 * (1 - np.arange(240) / 240), rtol=1e-5)
+
+
 def test_members_do_not_depend_on_each_other_nor_on_the_workers() -> None:
     ensemble, report = do_fit(workers=1)
     again, other = do_fit(workers=2)

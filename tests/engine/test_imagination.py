@@ -64,7 +64,7 @@ def plain(world: World) -> reference.World:
 
     members = []
     for k in range(world.members):
-        layers = zip(*world.layers, strict=True)
+        layers = zip(*world.layers[:2], strict=True)
         arrays = [x[k] for layer in layers for x in layer]
         members.append([np.asarray(x, np.float64) for x in arrays])
     return reference.World(

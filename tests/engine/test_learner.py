@@ -11,6 +11,7 @@ from tiny import CONFIG, change, run, same
 from pombu.algorithms.pombu import Learner
 from pombu.envs import load
 from pombu.fitting import begin_afresh
+from pombu.models import FitReport
 from pombu.training.episodes import EpisodeStore
 from pombu.training.stages import StageTimer
 
@@ -75,6 +76,22 @@ def test_members_start_afresh_in_turn() -> None:
         changed = np.any(before != after, (1, 2))
         assert changed.tolist() == begin_afresh(config.model, iteration).tolist()
         assert changed.sum() == (1 if iteration else 0)
+
+
+def test_a_fit_knows_how_many_rows_are_new_to_each_member(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three episodes of 6 steps per iteration; to a fresh member all rows are new."""
+    seen: list[list[int]] = []
+
+    def watched(ensemble: Any, *arguments: Any) -> Any:
+        seen.append(arguments[-1])
+        return ensemble, FitReport(np.zeros(3), np.ones(3))
+
+    monkeypatch.setattr("pombu.fitting.fit", watched)
+    turns = {"model__reinitialise_every": 3, "model__reinitialise_in_turn": True}
+    run(Learner(TASK, change(CONFIG, **turns, updates=0)), 0, 4)
+    assert seen == [[18] * 3, [18, 18, 36], [18, 54, 18], [72, 18, 18]]
 
 
 @pytest.fixture(scope="module")

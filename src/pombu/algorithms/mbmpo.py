@@ -107,7 +107,7 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
             episodes.append(collected)
         state = self.remember(state, collected)
         with stage("fit"):
-            state, fitted = self.fit(state, episodes, keys)
+            state, fitted = self.fit(state, episodes, keys, collected)
         state, improved = self.improve(state, episodes, keys, stage)
         state = after_iteration(state)
         with stage("evaluate"):

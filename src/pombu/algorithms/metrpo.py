@@ -121,7 +121,7 @@ class Learner(EnsembleLearner[METRPOConfig, State]):
         keys = keys_of(state)
         state = self.remember(state, collected)
         with stage("fit"):
-            state, fitted = self.fit(state, episodes, keys)
+            state, fitted = self.fit(state, episodes, keys, collected)
         state, improved = self.improve(state, episodes, keys, stage)
         return after_iteration(state), {
             **improved,

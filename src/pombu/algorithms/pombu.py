@@ -157,7 +157,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         keys = keys_of(state)
         state = self.remember(state, collected)
         with stage("fit"):
-            state, fitted = self.fit(state, episodes, keys)
+            state, fitted = self.fit(state, episodes, keys, collected)
         state, improved = self.improve(state, episodes, keys, stage)
         state = self.imagined(state, config.updates * config.imagination.trajectories)
         return after_iteration(state), {

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from pombu import models
 from pombu.benchmarks.pytorch import tensor
 from pombu.config import ModelConfig
+from pombu.errors import UsageError
+from pombu.models.ensemble import PUBLISHED, WeightNorm
 
 
 class Ensemble(nn.Module):
@@ -15,7 +17,12 @@ class Ensemble(nn.Module):
 
     def __init__(self, ensemble: models.Ensemble) -> None:
         super().__init__()
-        layers = ensemble.layers
+        layers = [one for one in ensemble.layers if isinstance(one, WeightNorm)]
+        if ensemble.form != PUBLISHED:
+            raise UsageError(
+                "The reference in PyTorch knows members with weight normalisation and "
+                "ReLU alone: leave model.normalisation and model.activation out."
+            )
         self.directions = _parameters([layer.direction for layer in layers])
         self.gains = _parameters([layer.gain for layer in layers])
         self.biases = _parameters([layer.bias for layer in layers])

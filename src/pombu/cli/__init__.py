@@ -23,6 +23,7 @@ COMMANDS = {
     "video": "film a trained policy",
     "plot": "draw learning curves",
     "diagnose": "compare a run's learned world with the real one",
+    "model-study": "compare models by their error on the episodes of stored runs",
     "results": "keep runs for others to check, and write a page about them",
     "report": "write one HTML page about one or more runs",
     "export": "write a policy that runs without JAX",

@@ -3,11 +3,13 @@
 from pombu.config.mbmpo import MBMPOConfig as MBMPOConfig
 from pombu.config.metrpo import METRPOConfig as METRPOConfig
 from pombu.config.metrpo import StopRuleConfig as StopRuleConfig
+from pombu.config.parts import Activation as Activation
 from pombu.config.parts import BaselineConfig as BaselineConfig
 from pombu.config.parts import Draw as Draw
 from pombu.config.parts import ExplorationConfig as ExplorationConfig
 from pombu.config.parts import ImaginationConfig as ImaginationConfig
 from pombu.config.parts import ModelConfig as ModelConfig
+from pombu.config.parts import Normalisation as Normalisation
 from pombu.config.parts import PlainReturnConfig as PlainReturnConfig
 from pombu.config.parts import PolicyConfig as PolicyConfig
 from pombu.config.parts import Precision as Precision

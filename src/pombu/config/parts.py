@@ -10,6 +10,8 @@ from typing import Literal
 from pombu.errors import UsageError
 
 Precision = Literal["float32", "bfloat16"]
+Activation = Literal["relu", "silu"]
+Normalisation = Literal["weight", "layer"]
 Draw = Literal["trajectory", "batch"]
 """Who draws the member that gives the next state: each trajectory for itself, or the
 whole batch, which leaves the other members uncomputed."""
@@ -38,6 +40,12 @@ class ModelConfig:
     """K, networks in the ensemble."""
     hidden: tuple[int, ...] = (512, 512)
     """Hidden layer sizes of each member."""
+    activation: Activation = "relu"
+    """What follows each hidden layer: `relu` (paper), or `silu`, which is smooth."""
+    normalisation: Normalisation = "weight"
+    """`weight` normalises each unit's weights (paper); `layer` instead brings each
+    hidden layer's values to mean 0 and variance 1 before the activation, which bounds
+    what a member says of states that it does not know."""
     reward: Literal["known", "learned"] = "known"
     """`known` uses the task's reward function; `learned` predicts the reward beside the
     state change, as is done where a task has no such function."""
@@ -67,6 +75,10 @@ class ModelConfig:
     """Epochs per fit, at most."""
     max_steps: int | None = None
     """Gradient steps per fit, at most; None leaves stopping to validation (paper)."""
+    steps_per_new_row: float | None = None
+    """Gradient steps of a fit per real transition that is new since the last one, but
+    at least 200 and within the other bounds. To a member that starts afresh all are
+    new. None does not count them (paper)."""
     reinitialise_every: int = 10
     """Iterations after which the members start afresh with a new split (published
     code); 0 always keeps the previous weights."""
@@ -84,6 +96,9 @@ class ModelConfig:
         for name in ("validate_every_steps", "max_steps"):
             if getattr(self, name) is not None:
                 at_least(f"model.{name}", getattr(self, name), 1)
+        if self.steps_per_new_row is not None:
+            ratio = self.steps_per_new_row
+            within("model.steps_per_new_row", ratio, "(0, infinity)", ratio > 0)
         fraction = self.validation_fraction
         within("model.validation_fraction", fraction, "(0, 1)", 0 < fraction < 1)
 
@@ -104,6 +119,10 @@ class ImaginationConfig:
     real_starts: float = 0.0
     """Share of the virtual trajectories that begin in a stored real state, with the
     steps that its episode had left; the others begin where episodes do (paper: all)."""
+    disagreement_stop: float | None = None
+    """A virtual trajectory is cut off, with V beyond it, after a step about which the
+    members disagree more than about this share of the real steps (1: about any of
+    them); None lets it go on (paper)."""
 
     def horizon(self, task_horizon: int) -> int:
         """Steps per virtual trajectory in a task of this horizon."""
@@ -275,6 +294,15 @@ def require_world(imagination: ImaginationConfig, returns: PlainReturnConfig) ->
         at_least("imagination.steps", imagination.steps, 1)
     share = imagination.real_starts
     within("imagination.real_starts", share, "[0, 1]", 0 <= share <= 1)
+    stop = imagination.disagreement_stop
+    if stop is not None:
+        within("imagination.disagreement_stop", stop, "(0, 1]", 0 < stop <= 1)
+        if not returns.bootstrap:
+            raise UsageError(
+                "imagination.disagreement_stop cuts trajectories off where V must go "
+                "on, and returns.bootstrap does not ask it: set returns.bootstrap, or "
+                "leave the stop out."
+            )
     gamma, lam = returns.gamma, returns.lam
     within("returns.gamma", gamma, "(0, 1]", 0 < gamma <= 1)
     within("returns.lam", lam, "[0, 1]", 0 <= lam <= 1)

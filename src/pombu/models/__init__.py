@@ -1,6 +1,7 @@
-"""Learned worlds: weight-normalised and Gaussian ensembles, and their fits."""
+"""Learned worlds: deterministic and Gaussian ensembles, and their fits."""
 
 from pombu.models.ensemble import Ensemble as Ensemble
+from pombu.models.ensemble import Form as Form
 from pombu.models.ensemble import Layers as Layers
 from pombu.models.ensemble import init_ensemble as init_ensemble
 from pombu.models.ensemble import materialise as materialise

@@ -6,7 +6,8 @@ Rows are addressed by index into arrays of a fixed size, so nothing recompiles a
 dataset grows.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ from pombu.workers import Workers, jit
 
 STEPS_PER_CALL = 32
 """Gradient steps compiled into one call; a shorter remainder uses the same program."""
+FEWEST_STEPS = 200
+"""Gradient steps that a fit may take however few rows are new."""
 
 
 class FitReport(NamedTuple):
@@ -117,6 +120,7 @@ def fit(
     capacity: int,
     seed: tuple[int, ...],
     workers: Workers,
+    new_rows: Sequence[int] | None = None,
 ) -> tuple[Ensemble, FitReport]:
     """Train every member until its validation loss stops falling.
 
@@ -129,6 +133,7 @@ def fit(
         capacity: rows to pad the arrays to, so that shapes stay the same.
         seed: what the order of the rows is drawn from.
         workers: threads to share the members between.
+        new_rows: [K] rows that no earlier fit of the member has seen; None counts all.
     """
     padding = ((0, max(capacity - len(inputs), 0)), (0, 0))
     rows_in = jnp.asarray(np.pad(inputs, padding), jnp.float32)
@@ -143,6 +148,7 @@ def fit(
     streams = []
     held_out = []
     epoch_steps = []
+    budgets = []
     for number in range(ensemble.members):
         rng = np.random.default_rng([*seed, number])
         training_rows = np.flatnonzero(~validation[number])
@@ -152,10 +158,12 @@ def fit(
         judges = judges if len(judges) else training_rows
         held_out.append(_held_out(rng, judges, config.validation_rows))
         epoch_steps.append(-(-len(training_rows) // config.batch_size))
+        new = len(inputs) if new_rows is None else new_rows[number]
+        budgets.append(_budget(config, epoch_steps[number], new))
 
     def advance(member: _Member) -> _Member:
         """Train one validation interval and look at the held-out rows."""
-        interval, _, longest = _budget(config, epoch_steps[member.number])
+        interval, _, longest = budgets[member.number]
         interval = min(interval, longest - member.step)
         parameters, optimiser = member.parameters, member.optimiser
         sizes = (config.learning_rate, config.final_learning_rate)
@@ -187,7 +195,7 @@ def fit(
         return member
 
     def finished(member: _Member) -> bool:
-        _, patience, longest = _budget(config, epoch_steps[member.number])
+        _, patience, longest = budgets[member.number]
         waited = member.step - member.best_step
         return waited >= patience or member.step >= longest
 
@@ -204,13 +212,18 @@ def fit(
     )
 
 
-def _budget(config: ModelConfig, epoch_steps: int) -> tuple[int, int, int]:
+def _budget(
+    config: ModelConfig, epoch_steps: int, new_rows: int
+) -> tuple[int, int, int]:
     """Gradient steps between validations, without gain before stopping, and in all."""
     interval = config.validate_every * epoch_steps
     patience = config.patience * epoch_steps
     longest = config.max_epochs * epoch_steps
     if config.validate_every_steps is not None:
         interval = min(interval, config.validate_every_steps)
+    if config.steps_per_new_row is not None:
+        due = math.ceil(config.steps_per_new_row * new_rows)
+        longest = min(longest, max(due, FEWEST_STEPS))
     if config.max_steps is not None:
         longest = min(longest, config.max_steps)
     return max(interval, 1), patience, longest

@@ -73,8 +73,9 @@ def predict_gaussian(
     precision: Precision = "float32",
 ) -> tuple[Float[Array, "*k n y"], Float[Array, "*k n y"]]:
     """Mean and log-variance of every member, or of a single one, for its rows `x`."""
-    last = len(ensemble.layers.weights) - 1
-    for number, (weight, bias) in enumerate(zip(*ensemble.layers, strict=True)):
+    weights, biases, _ = ensemble.layers
+    last = len(weights) - 1
+    for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         x = matmul(x, weight, precision) + bias[..., None, :]
         if number < last:
             x = jax.nn.swish(x)

@@ -117,7 +117,7 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
     A and sqrt(D) in one unit, because in units of reward the penalty falls silent as
     returns grow; twice the updates on half the samples each, which learn faster at the
     same cost; the policy itself collects, because exploration policies bought nothing
-    that could be measured (docs/learning.md); members half as wide, a quarter of the cost,
+    that could be measured (docs/learning.md); members of half the width,
     with fits as `fast_model` says; half the noise at first (`FIRST_LOG_STD`); larger
     rates and minibatches for policy and value, because the conservative penalty, not
     the rate, limits the step; raw rewards are cut at 20 instead of 5, which would cap

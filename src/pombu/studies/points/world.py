@@ -14,7 +14,7 @@ from pombu.config import ModelConfig, ReturnConfig
 from pombu.data import learn_from, no_experience
 from pombu.envs import Episode, Task, collect
 from pombu.fitting import fit_world, fresh_ensemble
-from pombu.models import FitReport, Layers
+from pombu.models import FitReport
 from pombu.networks import MLP, init_mlp, xavier
 from pombu.studies.points.settings import PointSettings
 from pombu.workers import Workers
@@ -32,11 +32,7 @@ class PointModel(eqx.Module):
 
     def alone(self, member: int) -> "PointModel":
         """The same with one member only."""
-        weights, biases = self.world.layers
-        layers = Layers(
-            tuple(w[member : member + 1] for w in weights),
-            tuple(b[member : member + 1] for b in biases),
-        )
+        layers = jax.tree.map(lambda x: x[member : member + 1], self.world.layers)
         world = dataclasses.replace(self.world, layers=layers)
         return dataclasses.replace(self, world=world)
 
