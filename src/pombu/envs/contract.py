@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from jaxtyping import Bool, Float
 
 from pombu.envs.catalogue import LocomotionSpec
+from pombu.envs.noise import Noise
 from pombu.errors import UsageError
 
 if TYPE_CHECKING:
@@ -126,6 +127,14 @@ def _never(next_obs: Float[Any, "*batch obs"]) -> Bool[Any, "*batch"]:
     return xp.zeros(next_obs.shape[:-1], dtype=bool)
 
 
+def _noise_on_first(noise: Noise, key: "jax.Array", shape: tuple[int, ...]) -> Any:
+    """What first observations have, where the kind of noise reaches them."""
+    import jax
+
+    size = noise.size if noise.on_first else 0.0
+    return size * jax.random.normal(key, shape)
+
+
 class Endless:
     """A contract whose episodes end by their time limit alone."""
 
@@ -145,7 +154,7 @@ class PointContract(Endless):
 
     dimensions: int
     alive_bonus: float = 0.0
-    observation_noise: float = 0.0
+    noise: Noise = Noise()
 
     start_range = 2.0
 
@@ -166,7 +175,7 @@ class PointContract(Endless):
         shape = (n, self.dimensions)
         bound = self.start_range
         start = jax.random.uniform(start_key, shape, minval=-bound, maxval=bound)
-        return start + self.observation_noise * jax.random.normal(noise_key, shape)
+        return start + _noise_on_first(self.noise, noise_key, shape)
 
 
 @dataclass(frozen=True)
@@ -175,7 +184,7 @@ class LocomotionContract(Endless):
 
     spec: LocomotionSpec
     alive_bonus: float = 0.0
-    observation_noise: float = 0.0
+    noise: Noise = Noise()
 
     def reward(
         self,
@@ -228,4 +237,4 @@ class LocomotionContract(Endless):
             velocity = jax.random.uniform(velocity_key, (n, spec.nv), minval=-1.0)
         state = self.place(position_noise, spec.velocity_noise * velocity)
         obs = state[:, spec.unobserved :]
-        return obs + self.observation_noise * jax.random.normal(noise_key, obs.shape)
+        return obs + _noise_on_first(self.noise, noise_key, obs.shape)

@@ -68,11 +68,10 @@ class Together:
         world = self._world
         self._generators = [seeding.np_random(int(seed))[0] for seed in seeds]
         self._states = np.stack([world.start(rng) for rng in self._generators])
-        shape = (self._horizon + 1, world.observe(self._states).shape[1])
-        if world.observation_noise:
-            self._noise = world.observation_noise * np.stack(
-                [rng.standard_normal(shape) for rng in self._generators], axis=1
-            )
+        shape = (self._horizon, world.observe(self._states).shape[1])
+        if world.noise.size:
+            drawn = [world.noise.draw_episode(rng, *shape) for rng in self._generators]
+            self._noise = np.stack(drawn, axis=1)
         self._step = 0
         n = len(self._states)
         return _finite(np.arange(n), self._observe(), np.zeros(n), np.zeros(n, bool))

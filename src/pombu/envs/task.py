@@ -127,12 +127,15 @@ def make(config: EnvConfig, render_mode: str | None = None) -> Env:
         env = gymnasium.wrappers.TimeLimit(env, horizon)
     env = FlatObservation(env)
     if config.observation_noise:
-        env = NoisyObservation(env, config.observation_noise)
+        env = NoisyObservation(env, config.noise)
     return env
 
 
 def _make_own(entry: Entry, config: EnvConfig, render_mode: str | None) -> Env:
-    options: dict[str, Any] = {"observation_noise": config.observation_noise}
+    options: dict[str, Any] = {
+        "observation_noise": config.observation_noise,
+        "noise_kind": config.noise_kind,
+    }
     if config.alive_bonus is not None:
         options["alive_bonus"] = config.alive_bonus
     require_y(entry.name, config.observe_y)
