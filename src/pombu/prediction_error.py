@@ -70,8 +70,12 @@ def prediction_error(
     states = _padded([observed for observed, _ in segments], length + 1)
     actions = _padded([taken for _, taken in segments], length)
     predicted = np.asarray(open_loop(world, rules, states[0], actions))
+    # Of a stack of frames only the newest is predicted; the others repeat it later.
+    frame = world.delta.std.shape[-1]
+    states, predicted = states[..., :frame], predicted[..., :frame]
+    unit = np.asarray(world.observation.std)[:frame]
     with np.errstate(over="ignore", invalid="ignore"):
-        gap = (predicted - states[1:, None]) / np.asarray(world.observation.std)
+        gap = (predicted - states[1:, None]) / unit
         error = np.fmin(np.sqrt(np.mean(gap**2, -1)), _LARGEST)
     return {
         f"model_error_{h}": float(np.median(error[h - 1][:, lengths >= h]))

@@ -79,7 +79,7 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
             policy=policy,
             adapted=jax.tree.map(lambda x: jnp.stack([x] * config.tasks), policy),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
-            experience=no_experience(dim, task.action_dim),
+            experience=no_experience(dim, task.action_dim, task.frame_dim),
             ending=fresh_ending(keys.jax("ending"), task, config.model.termination),
         )
 

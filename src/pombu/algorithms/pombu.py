@@ -94,7 +94,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
             value=value,
             value_optimiser=value_adam(config.value).init(value),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
-            experience=no_experience(dim, task.action_dim),
+            experience=no_experience(dim, task.action_dim, task.frame_dim),
             ending=fresh_ending(keys.jax("ending"), task, config.model.termination),
         )
 

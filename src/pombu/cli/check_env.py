@@ -39,6 +39,9 @@ class Command:
     noise_kind: NoiseKind = "gaussian"
     """`gaussian` on every observation, or `uniform` with a clean first one."""
 
+    history: int = 1
+    """Observations side by side: the present one and those before it."""
+
     alive_bonus: float | None = None
     """Constant added to each step's reward of a pombu task."""
 
@@ -62,6 +65,7 @@ class Command:
                 horizon=self.horizon,
                 observation_noise=self.observation_noise,
                 noise_kind=self.noise_kind,
+                history=self.history,
                 alive_bonus=self.alive_bonus,
                 observe_y=self.observe_y,
             )

@@ -60,8 +60,10 @@ class Command(Generic[C]):
     observation_noise: float | None = None
     """Size of the noise added to observations: a standard deviation, or a bound."""
     noise_kind: NoiseKind | None = None
-    """`gaussian` on every observation, as in the paper's text (the default), or `uniform`
-    with a clean first one, as in its code."""
+    """`gaussian` on every observation, as in the paper's text, or `uniform` on all but
+    the first, as in its code."""
+    history: int | None = None
+    """Observations that model and policy see: the present one and those before it."""
     alive_bonus: float | None = None
     """Constant added to each step's reward of a pombu task."""
     observe_y: bool = True
@@ -121,6 +123,7 @@ class Command(Generic[C]):
             "horizon": self.horizon,
             "observation_noise": self.observation_noise,
             "noise_kind": self.noise_kind,
+            "history": self.history,
             "alive_bonus": self.alive_bonus,
         }
         changes = {name: value for name, value in given.items() if value is not None}

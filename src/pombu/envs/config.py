@@ -32,16 +32,25 @@ class EnvConfig:
     or left out (27 entries, as in the published code)."""
 
     noise_kind: NoiseKind = "gaussian"
-    """`gaussian`: `observation_noise` is the standard deviation of normal noise on every
-    observation (the paper's text). `uniform`: noise is uniform between plus and minus
+    """`gaussian`: normal noise with the standard deviation `observation_noise` on every
+    observation (the paper's text). `uniform`: noise between plus and minus
     `observation_noise`, and an episode's first observation is clean (published code).
     """
+
+    history: int = 1
+    """Observations that model and policy see: the present one and those before it,
+    newest first. An episode begins with its first one repeated."""
 
     def __post_init__(self) -> None:
         if self.horizon is not None and self.horizon < 1:
             raise UsageError(
                 f"horizon is {self.horizon}, but an episode needs at least one step: "
                 "give a horizon of 1 or more."
+            )
+        if self.history < 1:
+            raise UsageError(
+                f"history is {self.history}, but a state has at least one observation: "
+                "give 1 for the present one alone."
             )
         require_noise(self.observation_noise, self.noise_kind)
         require_bonus(self.alive_bonus)

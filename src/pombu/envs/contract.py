@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from jaxtyping import Bool, Float
 
 from pombu.envs.catalogue import LocomotionSpec
-from pombu.envs.noise import Noise
+from pombu.envs.noise import NO_NOISE, Noise
 from pombu.errors import UsageError
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ def known_functions(contract: Contract | None) -> frozenset[str]:
     """Which of a contract's functions are known."""
     if contract is None:
         return frozenset()
-    return contract.known if isinstance(contract, Part) else frozenset(FUNCTIONS)
+    known: frozenset[str] = getattr(contract, "known", frozenset(FUNCTIONS))
+    return known
 
 
 def without_termination(contract: Contract | None) -> Contract | None:
@@ -154,7 +155,7 @@ class PointContract(Endless):
 
     dimensions: int
     alive_bonus: float = 0.0
-    noise: Noise = Noise()
+    noise: Noise = NO_NOISE
 
     start_range = 2.0
 
@@ -184,7 +185,7 @@ class LocomotionContract(Endless):
 
     spec: LocomotionSpec
     alive_bonus: float = 0.0
-    noise: Noise = Noise()
+    noise: Noise = NO_NOISE
 
     def reward(
         self,

@@ -42,3 +42,7 @@ class Noise:
         if self.on_first:
             return self.draw(rng, (steps + 1, dim))
         return np.concatenate([np.zeros((1, dim)), self.draw(rng, (steps, dim))])
+
+
+NO_NOISE = Noise()
+"""Clean observations."""
