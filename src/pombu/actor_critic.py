@@ -51,7 +51,8 @@ def model_loss(
     )
     pair = jnp.concatenate([states, actions], -1)
     triple = jnp.concatenate([following, pair], -1)
-    change = predict(model.transition, pair, precision) - (following - states)
+    change = predict(model.transition, pair, precision)
+    change = change - (following - states)[..., : change.shape[-1]]
     surprise = predict(model.reward, triple, precision)[..., 0] - rewards
     odds = predict(model.ended, triple, precision)[..., 0]
     fit = 0.5 * jnp.sum(change**2, -1) + 0.5 * surprise**2

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pombu.config import ActorCriticConfig, ExpansionModelConfig, Precision
-from pombu.data import Transitions
+from pombu.data import Transitions, moved
 from pombu.models import Layers, predict
 from pombu.networks import xavier
 from pombu.uncertainty.algorithm1 import local_uncertainty
@@ -40,15 +40,22 @@ class ActorCritic(eqx.Module):
 
 
 def init_model(
-    key: PRNGKeyArray, observations: int, actions: int, config: ExpansionModelConfig
+    key: PRNGKeyArray,
+    observations: int,
+    actions: int,
+    config: ExpansionModelConfig,
+    frame: int | None = None,
 ) -> ExpansionModel:
-    """Untrained ensembles; the latter two see the next state as well."""
+    """Untrained ensembles; the latter two see the next state as well.
+
+    The first gives the change of the `frame` first entries of a state, or of all.
+    """
     keys = jax.random.split(key, 3)
     pair, triple = observations + actions, 2 * observations + actions
     inner = (triple, *config.reward_hidden, 1)
     members = config.members
     return ExpansionModel(
-        init_layers(keys[0], members, (pair, *config.hidden, observations)),
+        init_layers(keys[0], members, (pair, *config.hidden, frame or observations)),
         init_layers(keys[1], members, inner),
         init_layers(keys[2], members, inner),
     )
@@ -157,7 +164,7 @@ def target_samples(
             break
         actions = act(networks.actor, states)
         pair = jnp.concatenate([states, actions], -1)
-        following = states + predict(model.transition, pair, precision)
+        following = moved(states, predict(model.transition, pair, precision))
         rewards, goes_on = outcomes(model, states, actions, following, precision)
         earned = earned + discount[:, None] * jnp.swapaxes(rewards, 0, 1)
         survives, states = survives * goes_on, following
@@ -189,7 +196,7 @@ def bellman_variances(
             break
         actions = act(networks.actor, states)
         pair = jnp.concatenate([states, actions], -1)
-        following = states + everyone(model.transition, pair, precision)
+        following = moved(states, everyone(model.transition, pair, precision))
         beside = (following.shape[0], *actions.shape)
         rewards, goes_on = outcomes(
             model,

@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from pombu.config import ModelConfig
-from pombu.data import Experience, build_dataset, regression
+from pombu.data import Experience, Normaliser, build_dataset, regression
 from pombu.envs import Episode, Task
-from pombu.models import Ensemble, FitReport, Form, fit, init_ensemble
+from pombu.models import Ensemble, FitReport, Form, Unroll, fit, init_ensemble
 from pombu.randomness import Keys
 from pombu.workers import Workers
 from pombu.worlds import network_sizes
@@ -52,6 +52,7 @@ def fit_world(
     while capacity < len(dataset):
         capacity *= 2
     inputs, targets = regression(dataset, experience, config.reward == "learned")
+    unroll = None if config.fit_horizon == 1 else _unroll(episodes, experience)
     return fit(
         ensemble,
         inputs,
@@ -62,6 +63,16 @@ def fit_world(
         seed,
         workers,
         new_rows,
+        unroll,
+    )
+
+
+def _unroll(episodes: Sequence[Episode], experience: Experience) -> Unroll:
+    """What a fit several steps ahead knows of the order of the rows."""
+    return Unroll(
+        np.concatenate([np.arange(len(episode), 0, -1) for episode in episodes]),
+        Normaliser.of(experience.observation),
+        Normaliser.of(experience.delta),
     )
 
 

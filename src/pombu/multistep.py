@@ -20,7 +20,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pombu.config import MultiStepModelConfig, Precision
-from pombu.data import Experience, Normaliser, Transitions
+from pombu.data import Experience, Normaliser, Transitions, moved
 from pombu.endings import Ending, network_of
 from pombu.envs import Task
 from pombu.errors import UsageError
@@ -84,6 +84,7 @@ def multistep_loss(
             [steps, batch].
         precision: number format of matrix products.
     """
+    frame = world.delta.mean.shape[-1]
     upcoming = jnp.roll(sequence.states, -1, 0)
 
     def step(
@@ -91,13 +92,13 @@ def multistep_loss(
     ) -> tuple[Float[Array, "b o"], Float[Array, " b"]]:
         real, next_start = row
         predicted = outputs(world, precision, state, real.actions)[0]
-        target = world.delta.normalise(real.following - real.states)
+        target = world.delta.normalise((real.following - real.states)[:, :frame])
         if world.reward is not None:
             reward = world.reward.normalise(real.rewards[:, None])
             target = jnp.concatenate([target, reward], -1)
         norm = jnp.sqrt(jnp.mean((predicted - target) ** 2, -1) + _TINY)
-        change = world.delta.restore(predicted[:, : state.shape[1]])
-        following = jnp.where(real.goes_on[:, None] > 0, state + change, next_start)
+        own = moved(state, world.delta.restore(predicted[:, :frame]))
+        following = jnp.where(real.goes_on[:, None] > 0, own, next_start)
         return following, norm
 
     _, norms = jax.lax.scan(step, sequence.states[0], (sequence, upcoming))

@@ -68,8 +68,12 @@ def replay(
     states = _padded([observed for observed, _ in segments], length + 1)
     actions = _padded([taken for _, taken in segments], length)
     predicted = np.asarray(open_loop(world, rules, states[0], actions))
+    # Of a stack of frames only the newest is predicted; the others repeat it later.
+    frame = world.delta.std.shape[-1]
+    states, predicted = states[..., :frame], predicted[..., :frame]
+    unit = np.asarray(world.observation.std)[:frame]
     with np.errstate(over="ignore", invalid="ignore"):
-        gap = (predicted - states[1:, None]) / np.asarray(world.observation.std)
+        gap = (predicted - states[1:, None]) / unit
     return gap, np.array([len(taken) for _, taken in segments])
 
 

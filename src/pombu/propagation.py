@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pombu.config import GaussianModelConfig, Precision, Propagation
-from pombu.data import Experience, Normaliser, build_dataset, regression
+from pombu.data import Experience, Normaliser, build_dataset, moved, regression
 from pombu.envs import ActionBox, Contract, Episode, Task
 from pombu.models import GaussianEnsemble, init_gaussian, predict_gaussian
 from pombu.networks import MLP
@@ -110,7 +110,8 @@ def gaussian_regression(
     inputs, targets = regression(dataset, experience, learned)
     if config.normalise_targets:
         return inputs, targets
-    raw = [dataset.deltas, dataset.rewards[:, None]]
+    changes = dataset.deltas[:, : len(experience.delta.mean)]
+    raw = [changes, dataset.rewards[:, None]]
     return inputs, np.concatenate(raw if learned else raw[:1], 1)
 
 
@@ -259,7 +260,8 @@ def _step(
 ) -> tuple[Float[Array, "*c o"], Float[Array, "*c"]]:
     """Next states and rewards that outputs of the networks stand for."""
     restored = world.target.restore(output)
-    following = state + restored[..., : state.shape[-1]]
+    frame = restored.shape[-1] - int(world.learned_reward)
+    following = moved(state, restored[..., :frame])
     return following, _reward(world, rules, state, action, following, restored[..., -1])
 
 

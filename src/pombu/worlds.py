@@ -17,7 +17,7 @@ from pombu.config import (
     PlainReturnConfig,
     Precision,
 )
-from pombu.data import Experience, Normaliser
+from pombu.data import Experience, Normaliser, moved
 from pombu.endings import Ending, network_of, says_ended
 from pombu.envs import ActionBox, Contract, Episode, Task, without_termination
 from pombu.errors import UsageError
@@ -33,6 +33,7 @@ class World(eqx.Module):
     observation: Normaliser
     action: Normaliser
     delta: Normaliser
+    """Units of the state change; of the newest frame's, where states are stacks."""
     reward: Normaliser | None
     """How a learned reward is restored; None where the task's reward is known."""
     return_std: Float[Array, ""]
@@ -150,12 +151,14 @@ def require_reward(task: Task, reward: str) -> None:
 def network_sizes(task: Task, reward: str) -> tuple[int, int]:
     """Inputs and outputs of a network that predicts the task's steps.
 
+    Of a state that is a stack of frames it predicts the newest one's change.
+
     Raises:
         UsageError: The task does not have the reward function that is to be used.
     """
     require_reward(task, reward)
-    dim = task.observation_dim
-    return dim + task.action_dim, dim + int(reward == "learned")
+    inputs = task.observation_dim + task.action_dim
+    return inputs, task.frame_dim + int(reward == "learned")
 
 
 def world_of(
@@ -209,8 +212,8 @@ def predict_step(
         apart: `world.apart()`, where a loop has made it.
     """
     output = outputs(world, rules.precision, state, action, apart)
-    dim = state.shape[-1]
-    following = state + world.delta.restore(output[..., :dim])
+    dim = world.delta.mean.shape[-1]
+    following = moved(state, world.delta.restore(output[..., :dim]))
     if world.reward is not None:
         return following, world.reward.restore(output[..., dim:])[..., 0]
     assert rules.contract is not None, "network_sizes refuses a task without one"

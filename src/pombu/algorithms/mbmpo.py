@@ -91,7 +91,7 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
             **fresh_value(keys.jax("value"), task, config.baseline),
             adapted=jax.tree.map(lambda x: jnp.stack([x] * config.tasks), policy),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
-            experience=no_experience(dim, task.action_dim),
+            experience=no_experience(dim, task.action_dim, task.frame_dim),
             ending=fresh_ending(keys.jax("ending"), task, config.model.termination),
         )
 

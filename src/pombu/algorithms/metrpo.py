@@ -83,7 +83,7 @@ class Learner(EnsembleLearner[METRPOConfig, State]):
             **fresh_value(keys.jax("value"), task, config.baseline),
             baseline=init_linear(dim),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
-            experience=no_experience(dim, task.action_dim),
+            experience=no_experience(dim, task.action_dim, task.frame_dim),
             ending=fresh_ending(keys.jax("ending"), task, config.model.termination),
         )
 

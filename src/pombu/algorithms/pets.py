@@ -97,7 +97,9 @@ class Learner(TaskLearner[PETSConfig]):
             ensemble_optimiser=gaussian_adam(ensemble),
             value=value,
             value_optimiser=value_adam(config.value).init(value),
-            experience=no_experience(task.observation_dim, task.action_dim),
+            experience=no_experience(
+                task.observation_dim, task.action_dim, task.frame_dim
+            ),
         )
 
     def policy(self, state: State) -> Controller:

@@ -105,7 +105,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
             tail=tail,
             tail_optimiser=tail and value_adam(config.tail).init(tail.network),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
-            experience=no_experience(dim, task.action_dim),
+            experience=no_experience(dim, task.action_dim, task.frame_dim),
             ending=fresh_ending(keys.jax("ending"), task, config.model.termination),
         )
 

@@ -97,7 +97,7 @@ class Learner(WorldLearner[SLBOConfig, State]):
             value_optimiser=value_adam(config.value).init(value),
             network=network,
             network_optimiser=network_adam(config.model).init(network),
-            experience=no_experience(dim, task.action_dim),
+            experience=no_experience(dim, task.action_dim, task.frame_dim),
             ending=fresh_ending(keys.jax("ending"), task, config.model.termination),
         )
 

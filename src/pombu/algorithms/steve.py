@@ -63,7 +63,7 @@ class Learner(TaskLearner[STEVEConfig]):
         config, task = self.config, self.task
         keys, sizes = Keys(seed, 0), (task.observation_dim, task.action_dim)
         networks = init_actor_critic(keys.jax("networks"), *sizes, config.actor_critic)
-        model = init_model(keys.jax("model"), *sizes, config.model)
+        model = init_model(keys.jax("model"), *sizes, config.model, task.frame_dim)
         return State(
             **beginning(seed),
             updates=np.asarray(0),

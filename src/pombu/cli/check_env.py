@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from pombu.envs import EnvConfig, Report, check, load
+from pombu.envs import EnvConfig, NoiseKind, Report, check, load
 
 COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
 
@@ -34,7 +34,13 @@ class Command:
     """Steps after which an episode is cut off; None keeps the environment's limit."""
 
     observation_noise: float = 0.0
-    """Standard deviation of Gaussian noise added to every observation."""
+    """Size of the noise added to observations: a standard deviation, or a bound."""
+
+    noise_kind: NoiseKind = "gaussian"
+    """`gaussian` on every observation, or `uniform` with a clean first one."""
+
+    history: int = 1
+    """Observations side by side: the present one and those before it."""
 
     alive_bonus: float | None = None
     """Constant added to each step's reward of a pombu task."""
@@ -58,6 +64,8 @@ class Command:
                 id=self.env,
                 horizon=self.horizon,
                 observation_noise=self.observation_noise,
+                noise_kind=self.noise_kind,
+                history=self.history,
                 alive_bonus=self.alive_bonus,
                 observe_y=self.observe_y,
             )

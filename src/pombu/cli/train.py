@@ -14,7 +14,7 @@ from pombu.cli.briefing import brief
 from pombu.cli.training import announce, finish, watchers
 from pombu.config.budget import budget
 from pombu.data import read_logged
-from pombu.envs import EnvConfig, load, resolve, short_name
+from pombu.envs import EnvConfig, NoiseKind, load, resolve, short_name
 from pombu.errors import UsageError
 from pombu.training import config_file
 from pombu.training.files import safe_name
@@ -58,7 +58,12 @@ class Command(Generic[C]):
     horizon: int | None = None
     """Steps after which an episode is cut off; None keeps the task's own limit."""
     observation_noise: float | None = None
-    """Standard deviation of Gaussian noise added to every observation."""
+    """Size of the noise added to observations: a standard deviation, or a bound."""
+    noise_kind: NoiseKind | None = None
+    """`gaussian` on every observation, as in the paper's text, or `uniform` on all but
+    the first, as in its code."""
+    history: int | None = None
+    """Observations that model and policy see: the present one and those before it."""
     alive_bonus: float | None = None
     """Constant added to each step's reward of a pombu task."""
     observe_y: bool = True
@@ -117,6 +122,8 @@ class Command(Generic[C]):
         given: dict[str, Any] = {
             "horizon": self.horizon,
             "observation_noise": self.observation_noise,
+            "noise_kind": self.noise_kind,
+            "history": self.history,
             "alive_bonus": self.alive_bonus,
         }
         changes = {name: value for name, value in given.items() if value is not None}

@@ -87,11 +87,16 @@ class ModelConfig:
     iterations, and keep their split; otherwise all at once (published code)."""
     precision: Precision = "float32"
     """Number format of the members' matrix products; sums are always float32."""
+    fit_horizon: int = 1
+    """Steps ahead over which a fit takes the error, through the member's own
+    predictions; 1 looks one step ahead (paper). More helps where observations are
+    noisy."""
 
     def __post_init__(self) -> None:
         at_least("model.members (K)", self.members, 1)
         for name in ("batch_size", "validation_rows", "validate_every", "max_epochs"):
             at_least(f"model.{name}", getattr(self, name), 1)
+        at_least("model.fit_horizon", self.fit_horizon, 1)
         at_least("model.patience", self.patience, 0)
         for name in ("validate_every_steps", "max_steps"):
             if getattr(self, name) is not None:

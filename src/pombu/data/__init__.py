@@ -9,6 +9,7 @@ from pombu.data.experience import Experience as Experience
 from pombu.data.experience import learn_from as learn_from
 from pombu.data.experience import no_experience as no_experience
 from pombu.data.experience import regression as regression
+from pombu.data.frames import moved as moved
 from pombu.data.logged import read_logged as read_logged
 from pombu.data.logged import write_logged as write_logged
 from pombu.data.normaliser import Moments as Moments

@@ -11,7 +11,10 @@ from pombu.envs import Episode
 
 
 class Experience(eqx.Module):
-    """Moments of states, actions, state changes, rewards and discounted returns."""
+    """Moments of states, actions, state changes, rewards and discounted returns.
+
+    Where states are stacks of frames, only the change of the newest one is counted.
+    """
 
     observation: Moments
     action: Moments
@@ -20,12 +23,21 @@ class Experience(eqx.Module):
     returns: Moments
 
 
-def no_experience(observation_dim: int, action_dim: int) -> Experience:
-    """Before the first episode: nothing is shifted or scaled."""
+def no_experience(
+    observation_dim: int, action_dim: int, frame_dim: int | None = None
+) -> Experience:
+    """Before the first episode: nothing is shifted or scaled.
+
+    Args:
+        observation_dim: entries of a state.
+        action_dim: entries of an action.
+        frame_dim: entries that change; None where all do, otherwise the newest frame
+            of states that are stacks of frames.
+    """
     return Experience(
         empty_moments(observation_dim),
         empty_moments(action_dim),
-        empty_moments(observation_dim),
+        empty_moments(observation_dim if frame_dim is None else frame_dim),
         empty_moments(1),
         empty_moments(1),
     )
@@ -38,6 +50,7 @@ def learn_from(
     reward_clip: float | None = None,
 ) -> Experience:
     """Merge new episodes; returns are of clipped rewards, as the policy sees them."""
+    frame = len(experience.delta.mean)
     for episode in episodes:
         rewards = episode.rewards
         seen = rewards
@@ -47,7 +60,7 @@ def learn_from(
         experience = Experience(
             merge(experience.observation, before),
             merge(experience.action, episode.actions),
-            merge(experience.delta, after - before),
+            merge(experience.delta, (after - before)[:, :frame]),
             merge(experience.reward, rewards[:, None]),
             merge(experience.returns, discounted_returns(seen, gamma)[:, None]),
         )
@@ -57,12 +70,17 @@ def learn_from(
 def regression(
     dataset: Dataset, experience: Experience, learned_reward: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Normalised inputs [n, o+a] and targets [n, o(+1)] of the ensemble."""
+    """Normalised inputs [n, o+a] and targets [n, f(+1)] of the ensemble.
+
+    The first targets are changes of the newest frame, that is, of the f entries that
+    `experience.delta` has.
+    """
+    frame = len(experience.delta.mean)
     inputs = [
         _normalise(experience.observation, dataset.observations),
         _normalise(experience.action, dataset.actions),
     ]
-    targets = [_normalise(experience.delta, dataset.deltas)]
+    targets = [_normalise(experience.delta, dataset.deltas[:, :frame])]
     if learned_reward:
         targets.append(_normalise(experience.reward, dataset.rewards[:, None]))
     return np.concatenate(inputs, 1), np.concatenate(targets, 1)

@@ -19,12 +19,13 @@ Loose transitions may be given instead: `observations` and `next_observations`, 
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
 
-from pombu.envs import Episode, Task
+from pombu.envs import Episode, Task, stack_episode
 from pombu.errors import UsageError
 from pombu.training.checkpoint import EPISODES
 from pombu.training.episodes import from_bytes
@@ -58,6 +59,8 @@ def write_logged(path: str | Path, episodes: Sequence[Episode]) -> None:
 def read_logged(path: str | Path, task: Task) -> list[Episode]:
     """The episodes in a file or a run folder, for a task.
 
+    Where the task's states hold several observations, single ones are stacked.
+
     Raises:
         UsageError: There are none, or they do not fit the task.
     """
@@ -65,17 +68,31 @@ def read_logged(path: str | Path, task: Task) -> list[Episode]:
         raise UsageError(
             f"There is no file or folder {path}: give an .npz file, or a run's folder."
         )
-    if Path(path).is_dir() or Path(path).suffix == ".safetensors":
-        return _own(Path(path), task)
-    arrays = _read(Path(path))
+    own = Path(path).is_dir() or Path(path).suffix == ".safetensors"
+    episodes = _own(Path(path), task) if own else _logged(Path(path), task)
+    history = task.config.history
+    return [
+        episode
+        if episode.observations.shape[1] == task.observation_dim
+        else replace(episode, observations=stack_episode(episode.observations, history))
+        for episode in episodes
+    ]
+
+
+def _logged(path: Path, task: Task) -> list[Episode]:
+    """What an .npz file has."""
+    arrays = _read(path)
     missing = [name for name in NEEDED if name not in arrays]
     if missing:
         raise UsageError(
             f"{path} has no array {missing[0]!r}; it must have {', '.join(NEEDED)}."
         )
     steps = np.size(arrays["rewards"])
+    seen = arrays["observations"]
+    alone = np.size(seen) == len(np.atleast_1d(seen)) * task.frame_dim
+    dim = task.frame_dim if alone else task.observation_dim
     rows = {
-        "observations": _rows(path, arrays, "observations", task.observation_dim),
+        "observations": _rows(path, arrays, "observations", dim),
         "actions": _rows(path, arrays, "actions", task.action_dim),
         "rewards": _rows(path, arrays, "rewards", 1)[:, 0],
     }
@@ -91,7 +108,7 @@ def read_logged(path: str | Path, task: Task) -> list[Episode]:
     over = terminated | ends["truncations"].astype(bool)
     over[-1] = True
     if "next_observations" in arrays:
-        following = _rows(path, arrays, "next_observations", task.observation_dim)
+        following = _rows(path, arrays, "next_observations", dim)
         return _from_transitions(path, rows, following, terminated, over)
     return _from_episodes(path, rows, terminated, over)
 
@@ -117,7 +134,8 @@ def _own(path: Path, task: Task) -> list[Episode]:
     if not episodes:
         raise UsageError(f"{path} has no real episodes: give a run that has some.")
     widths = {(e.observations.shape[1], e.actions.shape[1]) for e in episodes}
-    if widths != {(task.observation_dim, task.action_dim)}:
+    fit = [{(dim, task.action_dim)} for dim in (task.observation_dim, task.frame_dim)]
+    if widths not in fit:
         raise UsageError(
             f"{path} has observations and actions of sizes {sorted(widths)}, and "
             f"{task.config.id} has {(task.observation_dim, task.action_dim)}: give "

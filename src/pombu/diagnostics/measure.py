@@ -82,6 +82,7 @@ def measure(
     keys = Keys(seed, int(state.iteration))
     act = act_alone(policy, normaliser, number, keys.jax("diagnose"))
     real = collect(task, act, keys.episodes("diagnose", number))
+    spread = state.experience.observation.squares
     disagreement, one_step = _one_step(world, rules, real)
     error, trajectory, predicted = _open_loop(world, rules, real)
     return Measured(
@@ -93,7 +94,7 @@ def measure(
         np.array([episode.rewards.sum() for episode in real]),
         _imagined_returns(policy, world, rules, task, real, keys),
         float(np.mean(np.exp(np.asarray(policy.log_std)))),
-        tuple(np.flatnonzero(state.experience.observation.squares == 0).tolist()),
+        tuple(np.flatnonzero(spread[: task.frame_dim] == 0).tolist()),
     )
 
 
@@ -104,9 +105,10 @@ def _one_step(
     after = np.concatenate([episode.observations[1:] for episode in real])
     actions = np.concatenate([episode.actions for episode in real])
     following, _ = _predict_step(world, rules, before, actions)
-    scaled = np.asarray(following) / np.asarray(world.delta.std)
+    unit = np.asarray(world.delta.std)
+    scaled = np.asarray(following)[..., : len(unit)] / unit
     spread = np.sqrt(scaled.var(0).mean(-1))
-    gap = scaled.mean(0) - after / np.asarray(world.delta.std)
+    gap = scaled.mean(0) - after[:, : len(unit)] / unit
     return spread, np.sqrt(np.mean(gap**2, -1))
 
 
@@ -123,9 +125,12 @@ def _open_loop(
     ]
     states = np.stack([e.observations[t : t + length + 1] for e, t in begins], 1)
     actions = np.stack([e.actions[t : t + length] for e, t in begins], 1)
-    predicted = np.asarray(open_loop(world, rules, states[0], actions))
+    frame = world.delta.std.shape[-1]
+    unit = np.asarray(world.observation.std)[:frame]
+    predicted = np.asarray(open_loop(world, rules, states[0], actions))[..., :frame]
+    states = states[..., :frame]
     with np.errstate(over="ignore", invalid="ignore"):
-        gap = np.abs(predicted - states[1:, None]) / np.asarray(world.observation.std)
+        gap = np.abs(predicted - states[1:, None]) / unit
     error = np.median(np.fmin(gap, LARGEST), (1, 2))
     first = np.broadcast_to(states[0, 0], predicted[:1, :, 0].shape)
     return error, states[:, 0], np.concatenate([first, predicted[:, :, 0]])

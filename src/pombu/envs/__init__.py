@@ -13,9 +13,11 @@ from pombu.envs.config import EnvConfig as EnvConfig
 from pombu.envs.contract import Contract as Contract
 from pombu.envs.contract import without_termination as without_termination
 from pombu.envs.headless import choose_renderer
+from pombu.envs.history import stack_episode as stack_episode
 from pombu.envs.lookup import in_one_line as in_one_line
 from pombu.envs.lookup import resolve as resolve
 from pombu.envs.lookup import short_name as short_name
+from pombu.envs.noise import NoiseKind as NoiseKind
 from pombu.envs.registry import register as register
 from pombu.envs.task import Task as Task
 from pombu.envs.task import config_of as config_of

@@ -9,6 +9,7 @@ from gymnasium import spaces
 
 from pombu.envs.contract import Contract, Part
 from pombu.envs.environment import Array32
+from pombu.envs.history import StackedContract
 from pombu.envs.lookup import Env, in_one_line
 from pombu.envs.task import Task
 from pombu.errors import UsageError
@@ -167,6 +168,8 @@ def _substitutes(walk: Walk, starts: Array32) -> dict[str, Finding]:
 
 def _spelling(contract: Contract) -> list[Finding]:
     """Methods of a contract that nobody calls, though their names look like it."""
+    if isinstance(contract, StackedContract):
+        contract = contract.whole
     if not isinstance(contract, Part):
         return []
     return [

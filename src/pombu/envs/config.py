@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import dataclass
+from typing import get_args
 
+from pombu.envs.noise import Noise, NoiseKind
 from pombu.errors import UsageError
 
 
@@ -18,8 +20,8 @@ class EnvConfig:
     """Steps after which an episode is cut off; None keeps the environment's limit."""
 
     observation_noise: float = 0.0
-    """Standard deviation of Gaussian noise added to every observation; rewards still
-    come from the clean state."""
+    """Size of the noise added to observations; rewards still come from the clean
+    state."""
 
     alive_bonus: float | None = None
     """Constant added to each step's reward of a pombu task; None is the paper's formula
@@ -29,21 +31,46 @@ class EnvConfig:
     """Ant only: whether the sideways position is observed (28 entries, as in the paper)
     or left out (27 entries, as in the published code)."""
 
+    noise_kind: NoiseKind = "gaussian"
+    """`gaussian`: normal noise with the standard deviation `observation_noise` on every
+    observation (the paper's text). `uniform`: noise between plus and minus
+    `observation_noise`, and an episode's first observation is clean (published code).
+    """
+
+    history: int = 1
+    """Observations that model and policy see: the present one and those before it,
+    newest first. An episode begins with its first one repeated."""
+
     def __post_init__(self) -> None:
         if self.horizon is not None and self.horizon < 1:
             raise UsageError(
                 f"horizon is {self.horizon}, but an episode needs at least one step: "
                 "give a horizon of 1 or more."
             )
-        require_noise(self.observation_noise)
+        if self.history < 1:
+            raise UsageError(
+                f"history is {self.history}, but a state has at least one observation: "
+                "give 1 for the present one alone."
+            )
+        require_noise(self.observation_noise, self.noise_kind)
         require_bonus(self.alive_bonus)
 
+    @property
+    def noise(self) -> Noise:
+        """The noise on observations."""
+        return Noise(self.observation_noise, self.noise_kind)
 
-def require_noise(observation_noise: float) -> None:
-    """Raise unless the noise is a standard deviation."""
+
+def require_noise(observation_noise: float, noise_kind: str = "gaussian") -> None:
+    """Raise unless the noise has a size and a known kind."""
+    if noise_kind not in get_args(NoiseKind):
+        raise UsageError(
+            f"noise_kind is {noise_kind!r}: give 'gaussian' (the paper's text) or "
+            "'uniform' (its published code)."
+        )
     if not (math.isfinite(observation_noise) and observation_noise >= 0):
         raise UsageError(
-            f"observation_noise is {observation_noise}, but a standard deviation is a "
+            f"observation_noise is {observation_noise}, but the size of noise is a "
             "finite number that is not negative: give 0 for no noise."
         )
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from jaxtyping import Bool, Float
 
 from pombu.envs.catalogue import LocomotionSpec
+from pombu.envs.noise import NO_NOISE, Noise
 from pombu.errors import UsageError
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ def known_functions(contract: Contract | None) -> frozenset[str]:
     """Which of a contract's functions are known."""
     if contract is None:
         return frozenset()
-    return contract.known if isinstance(contract, Part) else frozenset(FUNCTIONS)
+    known: frozenset[str] = getattr(contract, "known", frozenset(FUNCTIONS))
+    return known
 
 
 def without_termination(contract: Contract | None) -> Contract | None:
@@ -124,6 +126,14 @@ def without_termination(contract: Contract | None) -> Contract | None:
 def _never(next_obs: Float[Any, "*batch obs"]) -> Bool[Any, "*batch"]:
     xp = next_obs.__array_namespace__()
     return xp.zeros(next_obs.shape[:-1], dtype=bool)
+
+
+def _noise_on_first(noise: Noise, key: "jax.Array", shape: tuple[int, ...]) -> Any:
+    """What first observations have, where the kind of noise reaches them."""
+    import jax
+
+    size = noise.size if noise.on_first else 0.0
+    return size * jax.random.normal(key, shape)
 
 
 class Endless:
@@ -145,7 +155,7 @@ class PointContract(Endless):
 
     dimensions: int
     alive_bonus: float = 0.0
-    observation_noise: float = 0.0
+    noise: Noise = NO_NOISE
 
     start_range = 2.0
 
@@ -166,7 +176,7 @@ class PointContract(Endless):
         shape = (n, self.dimensions)
         bound = self.start_range
         start = jax.random.uniform(start_key, shape, minval=-bound, maxval=bound)
-        return start + self.observation_noise * jax.random.normal(noise_key, shape)
+        return start + _noise_on_first(self.noise, noise_key, shape)
 
 
 @dataclass(frozen=True)
@@ -175,7 +185,7 @@ class LocomotionContract(Endless):
 
     spec: LocomotionSpec
     alive_bonus: float = 0.0
-    observation_noise: float = 0.0
+    noise: Noise = NO_NOISE
 
     def reward(
         self,
@@ -228,4 +238,4 @@ class LocomotionContract(Endless):
             velocity = jax.random.uniform(velocity_key, (n, spec.nv), minval=-1.0)
         state = self.place(position_noise, spec.velocity_noise * velocity)
         obs = state[:, spec.unobserved :]
-        return obs + self.observation_noise * jax.random.normal(noise_key, obs.shape)
+        return obs + _noise_on_first(self.noise, noise_key, obs.shape)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from pombu.envs.contract import Contract
+from pombu.envs.noise import Noise
 from pombu.errors import UsageError
 
 Array32 = npt.NDArray[np.float32]
@@ -28,8 +29,8 @@ class World(Protocol):
         """The task's reward, termination and starts."""
 
     @property
-    def observation_noise(self) -> float:
-        """Standard deviation of the noise on every observation."""
+    def noise(self) -> Noise:
+        """The noise on observations."""
 
     def start(self, rng: np.random.Generator) -> Array64:
         """Draw a start state."""
@@ -94,7 +95,7 @@ class TaskEnv(gymnasium.Env[Array32, Any]):
         """Begin an episode."""
         super().reset(seed=seed)
         self._state = self.world.start(self.np_random)
-        return self._observe()
+        return self._observe(self.world.noise.on_first)
 
     def step(self, action: Any) -> tuple[Array32, float, bool, bool, dict[str, Any]]:
         """Clip the action to the box, advance, and reward from the clean state."""
@@ -104,7 +105,7 @@ class TaskEnv(gymnasium.Env[Array32, Any]):
         obs, next_obs = self.world.observe(before), self.world.observe(self._state)
         reward = float(self.contract.reward(obs, clipped, next_obs))
         terminated = bool(self.contract.terminal(obs, clipped, next_obs))
-        observation, info = self._observe()
+        observation, info = self._observe(self.world.noise.size > 0)
         return observation, reward, terminated, False, info
 
     @abstractmethod
@@ -115,12 +116,11 @@ class TaskEnv(gymnasium.Env[Array32, Any]):
         """Free the world."""
         self.world.close()
 
-    def _observe(self) -> tuple[Array32, dict[str, Any]]:
+    def _observe(self, noisy: bool) -> tuple[Array32, dict[str, Any]]:
         clean = self.world.observe(self.state)
-        noise = self.world.observation_noise
         seen = clean
-        if noise:
-            seen = clean + noise * self.np_random.standard_normal(clean.shape)
+        if noisy:
+            seen = clean + self.world.noise.draw(self.np_random, clean.shape)
         return to_float32(seen), {"clean_observation": to_float32(clean)}
 
 

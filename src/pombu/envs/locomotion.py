@@ -11,6 +11,7 @@ from pombu.envs.config import require_bonus, require_noise, require_y
 from pombu.envs.contract import LocomotionContract
 from pombu.envs.environment import Array64, TaskEnv
 from pombu.envs.mujoco_models import load_model
+from pombu.envs.noise import Noise, NoiseKind
 from pombu.errors import RunError
 
 
@@ -29,9 +30,9 @@ class LocomotionWorld:
         self._pool_data: list[mujoco.MjData] = []
 
     @property
-    def observation_noise(self) -> float:
-        """Standard deviation of the noise on every observation."""
-        return self.contract.observation_noise
+    def noise(self) -> Noise:
+        """The noise on observations."""
+        return self.contract.noise
 
     def start(self, rng: np.random.Generator) -> Array64:
         """Rest with noise on every position and velocity."""
@@ -102,15 +103,15 @@ class LocomotionEnv(TaskEnv):
         observation_noise: float = 0.0,
         alive_bonus: float = 0.0,
         observe_y: bool = True,
+        noise_kind: NoiseKind = "gaussian",
         render_mode: str | None = None,
     ) -> None:
-        require_noise(observation_noise)
+        require_noise(observation_noise, noise_kind)
         require_bonus(alive_bonus)
         require_y(name, observe_y)
         spec = locomotion_spec(name, observe_y)
-        world = LocomotionWorld(
-            LocomotionContract(spec, alive_bonus, observation_noise)
-        )
+        noise = Noise(observation_noise, noise_kind)
+        world = LocomotionWorld(LocomotionContract(spec, alive_bonus, noise))
         super().__init__(
             world,
             observation_dim=spec.observation_dim,

@@ -6,6 +6,7 @@ import numpy.typing as npt
 from pombu.envs.config import require_bonus, require_noise
 from pombu.envs.contract import PointContract
 from pombu.envs.environment import Array64, TaskEnv
+from pombu.envs.noise import Noise, NoiseKind
 
 ACTION_BOUND = 0.1
 
@@ -17,9 +18,9 @@ class PointWorld:
         self.contract = contract
 
     @property
-    def observation_noise(self) -> float:
-        """Standard deviation of the noise on every observation."""
-        return self.contract.observation_noise
+    def noise(self) -> Noise:
+        """The noise on observations."""
+        return self.contract.noise
 
     def start(self, rng: np.random.Generator) -> Array64:
         """Uniform in the start square or cube."""
@@ -48,11 +49,13 @@ class PointEnv(TaskEnv):
         dimensions: int,
         observation_noise: float = 0.0,
         alive_bonus: float = 0.0,
+        noise_kind: NoiseKind = "gaussian",
         render_mode: str | None = None,
     ) -> None:
-        require_noise(observation_noise)
+        require_noise(observation_noise, noise_kind)
         require_bonus(alive_bonus)
-        contract = PointContract(dimensions, alive_bonus, observation_noise)
+        noise = Noise(observation_noise, noise_kind)
+        contract = PointContract(dimensions, alive_bonus, noise)
         super().__init__(
             PointWorld(contract),
             observation_dim=dimensions,

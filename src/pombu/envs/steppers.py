@@ -10,6 +10,7 @@ import numpy.typing as npt
 from gymnasium.utils import seeding
 
 from pombu.envs.environment import Array32, Array64, TaskEnv, to_float32
+from pombu.envs.history import first_stack, next_stack
 from pombu.envs.task import Task
 
 Rows = npt.NDArray[np.intp]
@@ -59,6 +60,8 @@ class Together:
         self._low, self._high = box.low.astype(float), box.high.astype(float)
         self._generators: list[np.random.Generator] = []
         self._horizon = task.horizon
+        self._history = task.config.history
+        self._stack = np.empty(0, np.float32)
         self._states = np.empty(0)
         self._noise = np.empty(0)
         self._step = 0
@@ -68,14 +71,14 @@ class Together:
         world = self._world
         self._generators = [seeding.np_random(int(seed))[0] for seed in seeds]
         self._states = np.stack([world.start(rng) for rng in self._generators])
-        shape = (self._horizon + 1, world.observe(self._states).shape[1])
-        if world.observation_noise:
-            self._noise = world.observation_noise * np.stack(
-                [rng.standard_normal(shape) for rng in self._generators], axis=1
-            )
+        shape = (self._horizon, world.observe(self._states).shape[1])
+        if world.noise.size:
+            drawn = [world.noise.draw_episode(rng, *shape) for rng in self._generators]
+            self._noise = np.stack(drawn, axis=1)
         self._step = 0
         n = len(self._states)
-        return _finite(np.arange(n), self._observe(), np.zeros(n), np.zeros(n, bool))
+        self._stack = first_stack(self._observe(), self._history)
+        return _finite(np.arange(n), self._stack, np.zeros(n), np.zeros(n, bool))
 
     def step(self, rows: Rows, actions: Array32) -> Outcome:
         """Advance every episode; these tasks never end before the time limit."""
@@ -89,7 +92,8 @@ class Together:
         rewards = world.contract.reward(*transition)
         terminated = world.contract.terminal(*transition)
         self._step += 1
-        return _finite(rows, self._observe(), rewards, terminated)
+        self._stack = next_stack(self._stack, self._observe())
+        return _finite(rows, self._stack, rewards, terminated)
 
     def close(self) -> None:
         """Free the world."""

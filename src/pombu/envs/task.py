@@ -20,6 +20,7 @@ from pombu.envs.contract import (
     PointContract,
     known_functions,
 )
+from pombu.envs.history import StackedContract, StackedObservation
 from pombu.envs.lookup import Env, find_entry, make_foreign, resolve
 from pombu.envs.wrappers import FlatObservation, NoisyObservation
 from pombu.errors import UsageError
@@ -30,12 +31,14 @@ HORIZON_WITHOUT_LIMIT = 1000
 TRANSPARENT = (
     FlatObservation,
     NoisyObservation,
+    StackedObservation,
     gymnasium.wrappers.TimeLimit,
     gymnasium.wrappers.OrderEnforcing,
     gymnasium.wrappers.PassiveEnvChecker,
     gymnasium.wrappers.RecordEpisodeStatistics,
 )
-"""Wrappers behind which a contract still holds: they only watch, count or add noise."""
+"""Wrappers behind which a contract still holds: they only watch, count, add noise or
+repeat what was observed."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ class Task:
     def known(self) -> frozenset[str]:
         """Which of reward, terminal and initial need not be learned."""
         return known_functions(self.contract)
+
+    @property
+    def frame_dim(self) -> int:
+        """Size of the newest of the observations that a state consists of."""
+        return self.observation_dim // self.config.history
 
     def make(self, render_mode: str | None = None) -> Env:
         """A fresh environment of this task."""
@@ -94,19 +102,28 @@ def load(config: EnvConfig | str, **overrides: Any) -> Task:
             action_dim=box.dim,
             horizon=time_limit(env) or HORIZON_WITHOUT_LIMIT,
             action_box=box,
-            contract=_contract(env),
-            observation_shape=_observation_shape(env),
+            contract=_stacked(_contract(env), env, config.history),
+            observation_shape=_observation_shape(env) if config.history == 1 else None,
         )
     finally:
         env.close()
 
 
 def make(config: EnvConfig, render_mode: str | None = None) -> Env:
-    """Make the environment: flat float32 observations, a time limit, noise if asked."""
+    """Make the environment: flat float32 observations with a time limit.
+
+    Noise and history are added where the config asks for them.
+    """
     name = resolve(config.id)
     entry = find_entry(name)
     if entry is not None:
-        return _make_own(entry, config, render_mode)
+        env = _make_own(entry, config, render_mode)
+    else:
+        env = _make_foreign(name, config, render_mode)
+    return env if config.history == 1 else StackedObservation(env, config.history)
+
+
+def _make_foreign(name: str, config: EnvConfig, render_mode: str | None) -> Env:
     if config.alive_bonus is not None or not config.observe_y:
         raise UsageError(
             "alive_bonus and observe_y are options of pombu's own tasks "
@@ -127,12 +144,15 @@ def make(config: EnvConfig, render_mode: str | None = None) -> Env:
         env = gymnasium.wrappers.TimeLimit(env, horizon)
     env = FlatObservation(env)
     if config.observation_noise:
-        env = NoisyObservation(env, config.observation_noise)
+        env = NoisyObservation(env, config.noise)
     return env
 
 
 def _make_own(entry: Entry, config: EnvConfig, render_mode: str | None) -> Env:
-    options: dict[str, Any] = {"observation_noise": config.observation_noise}
+    options: dict[str, Any] = {
+        "observation_noise": config.observation_noise,
+        "noise_kind": config.noise_kind,
+    }
     if config.alive_bonus is not None:
         options["alive_bonus"] = config.alive_bonus
     require_y(entry.name, config.observe_y)
@@ -187,6 +207,14 @@ def _contract(env: Env) -> Contract | None:
             "attribute out."
         )
     return Part(contract, known)
+
+
+def _stacked(contract: Contract | None, env: Env, history: int) -> Contract | None:
+    """The contract for states that hold so many observations."""
+    if contract is None or history == 1:
+        return contract
+    frame_dim = int(np.prod(env.observation_space.shape or ())) // history
+    return StackedContract(contract, frame_dim, history)
 
 
 def _require_observation_box(name: str, space: spaces.Space[Any]) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from pombu.envs.environment import Array32
+from pombu.envs.noise import Noise
 
 
 class FlatObservation(gymnasium.Wrapper[Array32, Any, Any, Any]):
@@ -36,13 +37,11 @@ class FlatObservation(gymnasium.Wrapper[Array32, Any, Any, Any]):
 
 
 class NoisyObservation(gymnasium.Wrapper[Array32, Any, Array32, Any]):
-    """Gaussian noise on every observation, the first included."""
+    """Noise on observations: Gaussian on all, or uniform on all but the first."""
 
-    def __init__(
-        self, env: gymnasium.Env[Array32, Any], standard_deviation: float
-    ) -> None:
+    def __init__(self, env: gymnasium.Env[Array32, Any], noise: Noise) -> None:
         super().__init__(env)
-        self.standard_deviation = standard_deviation
+        self.noise = noise
         shape = env.observation_space.shape
         self.observation_space = spaces.Box(-np.inf, np.inf, shape, np.float32)
         self._rng = np.random.default_rng()
@@ -55,6 +54,8 @@ class NoisyObservation(gymnasium.Wrapper[Array32, Any, Array32, Any]):
         if seed is not None:
             # A stream of its own: the environment draws from default_rng(seed) itself.
             self._rng = np.random.default_rng([seed, 1])
+        if not self.noise.on_first:
+            return observation, {**info, "clean_observation": observation}
         return self._blur(observation, info)
 
     def step(self, action: Any) -> tuple[Array32, Any, bool, bool, dict[str, Any]]:
@@ -66,8 +67,7 @@ class NoisyObservation(gymnasium.Wrapper[Array32, Any, Array32, Any]):
     def _blur(
         self, clean: Array32, info: dict[str, Any]
     ) -> tuple[Array32, dict[str, Any]]:
-        noise = self._rng.standard_normal(clean.shape)
-        noisy = clean + self.standard_deviation * noise
+        noisy = clean + self.noise.draw(self._rng, clean.shape)
         return noisy.astype(np.float32), {**info, "clean_observation": clean}
 
 

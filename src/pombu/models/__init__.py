@@ -13,3 +13,4 @@ from pombu.models.gaussian import fit_gaussian as fit_gaussian
 from pombu.models.gaussian import gaussian_adam as gaussian_adam
 from pombu.models.gaussian import init_gaussian as init_gaussian
 from pombu.models.gaussian import predict_gaussian as predict_gaussian
+from pombu.models.windows import Unroll as Unroll

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from pombu.config import ModelConfig, Precision
 from pombu.models.ensemble import Ensemble, materialise, predict
+from pombu.models.windows import Unroll, Windows, window_loss
 from pombu.workers import Workers, jit
 
 STEPS_PER_CALL = 32
@@ -66,6 +67,20 @@ def _loss(
     return jnp.mean(error**2, -1)
 
 
+def _losses(
+    member: Ensemble,
+    inputs: Float[Array, "n i"],
+    targets: Float[Array, "n o"],
+    rows: Int[Array, " b"],
+    windows: Windows | None,
+    precision: Precision,
+) -> Float[Array, " b"]:
+    """Loss per row: of its step alone, or of the window that begins there."""
+    if windows is None:
+        return _loss(member, inputs[rows], targets[rows], precision)
+    return window_loss(member, inputs, targets, rows, windows, precision)
+
+
 @partial(jit, static_argnames=("gradient_clip", "precision"))
 def _train(
     member: Ensemble,
@@ -77,6 +92,7 @@ def _train(
     rates: Float[Array, " s"],
     gradient_clip: float,
     precision: Precision,
+    windows: Windows | None = None,
 ) -> tuple[Ensemble, Any]:
     """Take `steps` gradient steps (at most the rows given)."""
     transform = _optimiser(gradient_clip)
@@ -85,7 +101,7 @@ def _train(
         member, optimiser = carry
         batch = rows[number]
         gradient = jax.grad(
-            lambda m: jnp.mean(_loss(m, inputs[batch], targets[batch], precision))
+            lambda m: jnp.mean(_losses(m, inputs, targets, batch, windows, precision))
         )(member)
         direction, optimiser = transform.update(gradient, optimiser)
         member = jax.tree.map(lambda w, d: w - rates[number] * d, member, direction)
@@ -105,9 +121,10 @@ def _validate(
     rows: Int[Array, " v"],
     count: Int[Array, ""],
     precision: Precision,
+    windows: Windows | None = None,
 ) -> Float[Array, ""]:
     """Mean loss over the first `count` of the validation rows."""
-    loss = _loss(member, inputs[rows], targets[rows], precision)
+    loss = _losses(member, inputs, targets, rows, windows, precision)
     return jnp.sum(jnp.where(jnp.arange(len(rows)) < count, loss, 0.0)) / count
 
 
@@ -121,6 +138,7 @@ def fit(
     seed: tuple[int, ...],
     workers: Workers,
     new_rows: Sequence[int] | None = None,
+    unroll: Unroll | None = None,
 ) -> tuple[Ensemble, FitReport]:
     """Train every member until its validation loss stops falling.
 
@@ -134,6 +152,8 @@ def fit(
         seed: what the order of the rows is drawn from.
         workers: threads to share the members between.
         new_rows: [K] rows that no earlier fit of the member has seen; None counts all.
+        unroll: what the loss of `config.fit_horizon` steps needs; None looks one step
+            ahead.
     """
     padding = ((0, max(capacity - len(inputs), 0)), (0, 0))
     rows_in = jnp.asarray(np.pad(inputs, padding), jnp.float32)
@@ -149,6 +169,11 @@ def fit(
     held_out = []
     epoch_steps = []
     budgets = []
+    judged = unroll and unroll.windows(config.fit_horizon, capacity)
+    trained_on = [
+        unroll and unroll.windows(config.fit_horizon, capacity, held)
+        for held in validation
+    ]
     for number in range(ensemble.members):
         rng = np.random.default_rng([*seed, number])
         training_rows = np.flatnonzero(~validation[number])
@@ -182,11 +207,11 @@ def fit(
                 falling_rates(*sizes, first, longest),
                 config.gradient_clip,
                 config.precision,
+                trained_on[member.number],
             )
         rows, count = held_out[member.number]
-        loss = float(
-            _validate(parameters, rows_in, rows_out, rows, count, config.precision)
-        )
+        data = (rows_in, rows_out, rows, count)
+        loss = float(_validate(parameters, *data, config.precision, judged))
         step = member.step + interval
         member = member._replace(parameters=parameters, optimiser=optimiser, step=step)
         # A tie counts as gain, as in the published code.
