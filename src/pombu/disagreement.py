@@ -30,7 +30,9 @@ def disagreement(world: World, following: Float[Array, "K n o"]) -> Float[Array,
         world: the learned world.
         following: what each member predicts as the next state.
     """
-    spread = jnp.std(following, 0) / world.delta.std
+    # Of a stack of frames only the newest is predicted.
+    frame = following[..., : world.delta.std.shape[-1]]
+    spread = jnp.std(frame, 0) / world.delta.std
     return jnp.sqrt(jnp.mean(spread**2, -1))
 
 
