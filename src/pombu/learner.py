@@ -22,6 +22,7 @@ from pombu.config import (
     TRPOPolicyConfig,
 )
 from pombu.data import Experience, Normaliser, learn_from
+from pombu.data.episodes import EpisodeStore
 from pombu.dreams import Dreamer, dreamer
 from pombu.endings import Ending, fit_ending
 from pombu.envs import Episode, Task
@@ -33,7 +34,6 @@ from pombu.randomness import Keys
 from pombu.reporting import fit_metrics
 from pombu.rollouts import evaluate, policy_of
 from pombu.training.algorithm import Policy
-from pombu.training.episodes import EpisodeStore
 from pombu.workers import Workers
 from pombu.worlds import Rules, World, world_of
 

@@ -165,7 +165,7 @@ def test_unstable_physics_are_reported_not_reset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     task = load("HalfCheetah")
-    world = type(task.make().unwrapped.world)
+    world = type(task.make().unwrapped.physics)
     monkeypatch.setattr(world, "start", lambda self, rng: np.full(18, 1e9))
     with pytest.raises(CollectionError, match="not finite"):
         collect(task, lambda obs, step: np.ones((2, 6)), [0, 1])

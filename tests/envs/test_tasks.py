@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import check_env
 import pombu
 from pombu.envs import CATALOGUE
 from pombu.envs.catalogue import LOCOMOTION, Entry
-from pombu.envs.mujoco_models import ASSETS, load_model
+from pombu.envs.locomotion import ASSETS, load_model
 from pombu.errors import UsageError
 
 each_task = pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
@@ -120,7 +120,7 @@ def test_observation_is_qpos_and_qvel(name: str) -> None:
     env = gymnasium.make(f"pombu/{name}-v0").unwrapped
     observation, _ = env.reset(seed=0)
     observation, *_ = env.step(env.action_space.sample())
-    data = env.world.data
+    data = env.physics.data
     hidden = {"Swimmer": 2, "HalfCheetah": 1, "Ant": 1, "Walker2d": 1}[name]
     due = np.concatenate([data.qpos[hidden:], data.qvel]).astype(np.float32)
     np.testing.assert_array_equal(observation, due)
@@ -181,7 +181,7 @@ def test_ant_starts_with_a_unit_quaternion() -> None:
 
 
 def test_next_state_depends_on_state_and_action_alone() -> None:
-    world = gymnasium.make("pombu/Walker2d-v0").unwrapped.world
+    world = gymnasium.make("pombu/Walker2d-v0").unwrapped.physics
     state = world.start(np.random.default_rng(0))
     action = np.full(6, 0.5)
     first = world.advance(state, action)

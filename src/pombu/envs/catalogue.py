@@ -1,4 +1,4 @@
-"""The paper's six tasks as values: everything known of them without simulating.
+"""The paper's six tasks as values, and their registration with Gymnasium.
 
 Listing the tasks must be quick, so nothing here imports MuJoCo or JAX.
 """
@@ -6,6 +6,8 @@ Listing the tasks must be quick, so nothing here imports MuJoCo or JAX.
 import dataclasses
 from dataclasses import dataclass
 from typing import Any
+
+import gymnasium
 
 
 @dataclass(frozen=True)
@@ -194,3 +196,15 @@ def _locomotion(name: str) -> Entry:
 
 
 CATALOGUE = (_point(2), _point(3), *(_locomotion(name) for name in LOCOMOTION))
+
+
+def register() -> None:
+    """Register every task of the catalogue once."""
+    for entry in CATALOGUE:
+        if entry.id not in gymnasium.registry:
+            gymnasium.register(
+                id=entry.id,
+                entry_point=entry.entry_point,
+                max_episode_steps=entry.horizon,
+                kwargs=entry.options,
+            )

@@ -10,7 +10,7 @@ from pombu.envs.environment import Array64, TaskEnv
 ACTION_BOUND = 0.1
 
 
-class PointWorld:
+class PointPhysics:
     """s' = s + a."""
 
     def __init__(self, contract: PointContract) -> None:
@@ -54,7 +54,7 @@ class PointEnv(TaskEnv):
         require_bonus(alive_bonus)
         contract = PointContract(dimensions, alive_bonus, observation_noise)
         super().__init__(
-            PointWorld(contract),
+            PointPhysics(contract),
             observation_dim=dimensions,
             action_bound=ACTION_BOUND,
             action_dim=dimensions,
