@@ -1,4 +1,6 @@
-"""The paper's six tasks as values, and their registration with Gymnasium.
+"""pombu's own tasks as values, and their registration with Gymnasium.
+
+Six are the paper's; Hopper is its benchmark's as well (mbbl's `gym_hopper`).
 
 Listing the tasks must be quick, so nothing here imports MuJoCo or JAX.
 """
@@ -12,7 +14,7 @@ import gymnasium
 
 @dataclass(frozen=True)
 class LocomotionSpec:
-    """One row of the paper's table of MuJoCo tasks, with what its code adds to it."""
+    """A MuJoCo task: sizes, starts and reward of the paper's table and its code."""
 
     asset: str
     """Gymnasium's model file."""
@@ -124,6 +126,21 @@ LOCOMOTION = {
         rest=(0.0, 1.25) + (0.0,) * 7,
         nv=9,
         nu=6,
+        unobserved=1,
+        frame_skip=4,
+        position_noise=0.005,
+        velocity_noise=0.005,
+        normal_velocity=False,
+        control_cost=0.1,
+        height_at=1,
+        target_height=1.3,
+        height_cost=3.0,
+    ),
+    "Hopper": LocomotionSpec(
+        asset="hopper.xml",
+        rest=(0.0, 1.25) + (0.0,) * 4,
+        nv=6,
+        nu=3,
         unobserved=1,
         frame_skip=4,
         position_noise=0.005,

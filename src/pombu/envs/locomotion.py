@@ -1,4 +1,4 @@
-"""The four MuJoCo tasks, built directly on Gymnasium's model files."""
+"""The MuJoCo tasks, built directly on Gymnasium's model files."""
 
 import copy
 import logging
@@ -143,7 +143,7 @@ def _renderer(model: mujoco.MjModel) -> mujoco.Renderer:
 
 
 class LocomotionEnv(TaskEnv):
-    """Swimmer, HalfCheetah, Ant or Walker2d with the paper's reward."""
+    """Swimmer, HalfCheetah, Ant, Walker2d or Hopper with the paper's form of reward."""
 
     physics: LocomotionPhysics
 
