@@ -102,18 +102,18 @@ def learn(
     Raises:
         RunError: The run cannot go on; what was collected is kept in the run folder.
     """
-    told = CallbackList(callbacks)
+    combined = CallbackList(callbacks)
     with contextlib.ExitStack() as stack:
-        request = stack.enter_context(stop_requests(told.on_message))
+        request = stack.enter_context(stop_requests(combined.on_message))
         if run is not None:
             stack.enter_context(run.locked())
             run.record_start()
-        loop = _Loop(algorithm, seed, total_steps, told, request, run, begin)
+        loop = _Loop(algorithm, seed, total_steps, combined, request, run, begin)
         result = loop.learn()
         if run is not None and result.finished:
             policy = algorithm.policy(result.state)
             if isinstance(policy, Planner):
-                told.on_message(
+                combined.on_message(
                     f"Measuring what was learned in {FINAL_EPISODES} more episodes; "
                     "every step is planned, so this takes a while."
                 )
