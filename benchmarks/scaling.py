@@ -16,7 +16,7 @@ from pombu.studies.jobs import Job, plan
 from pombu.studies.places import Place
 from pombu.studies.study import run_study
 from pombu.studies.watching import PlainRuns
-from pombu.training.provenance import provenance
+from pombu.training.run import provenance
 
 WORKERS = (1, 2)
 JOBS = [Job("pombu", "Point2D", seed, "fast", 1800) for seed in range(4)]

@@ -12,12 +12,12 @@ import pytest
 
 import pombu
 from pombu import MEPPO, POMBU, EnvConfig, UsageError
+from pombu.data.episodes import EpisodeStore
 from pombu.errors import StoppedError
 from pombu.estimates import q_uncertainty
 from pombu.presets import preset
 from pombu.returns import scaled_reward
 from pombu.training.callbacks import Callback, Progress
-from pombu.training.episodes import EpisodeStore
 from pombu.values import predict
 from pombu.worlds import predict_step
 

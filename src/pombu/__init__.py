@@ -16,15 +16,15 @@ from pombu.errors import RunError as RunError
 from pombu.errors import UsageError as UsageError
 
 if TYPE_CHECKING:
-    from pombu.agents import MBMPO as MBMPO
-    from pombu.agents import MEPPO as MEPPO
-    from pombu.agents import METRPO as METRPO
-    from pombu.agents import PETS as PETS
-    from pombu.agents import POMBU as POMBU
-    from pombu.agents import PPO as PPO
-    from pombu.agents import SAC as SAC
-    from pombu.agents import SLBO as SLBO
-    from pombu.agents import STEVE as STEVE
+    from pombu.agent.agents import MBMPO as MBMPO
+    from pombu.agent.agents import MEPPO as MEPPO
+    from pombu.agent.agents import METRPO as METRPO
+    from pombu.agent.agents import PETS as PETS
+    from pombu.agent.agents import POMBU as POMBU
+    from pombu.agent.agents import PPO as PPO
+    from pombu.agent.agents import SAC as SAC
+    from pombu.agent.agents import SLBO as SLBO
+    from pombu.agent.agents import STEVE as STEVE
     from pombu.config import POMBUConfig as POMBUConfig
     from pombu.presets import preset as preset
     from pombu.training.callbacks import Callback as Callback
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from pombu.uncertainty import q_uncertainty as q_uncertainty
 
 _LATER = {
-    "MBMPO": "pombu.agents",
-    "MEPPO": "pombu.agents",
-    "METRPO": "pombu.agents",
-    "PETS": "pombu.agents",
-    "POMBU": "pombu.agents",
-    "PPO": "pombu.agents",
-    "SAC": "pombu.agents",
-    "SLBO": "pombu.agents",
-    "STEVE": "pombu.agents",
+    "MBMPO": "pombu.agent.agents",
+    "MEPPO": "pombu.agent.agents",
+    "METRPO": "pombu.agent.agents",
+    "PETS": "pombu.agent.agents",
+    "POMBU": "pombu.agent.agents",
+    "PPO": "pombu.agent.agents",
+    "SAC": "pombu.agent.agents",
+    "SLBO": "pombu.agent.agents",
+    "STEVE": "pombu.agent.agents",
     "POMBUConfig": "pombu.config",
     "preset": "pombu.presets",
     "Callback": "pombu.training.callbacks",

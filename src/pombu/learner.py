@@ -23,6 +23,7 @@ from pombu.config import (
     TRPOPolicyConfig,
 )
 from pombu.data import Experience, Normaliser, learn_from
+from pombu.data.episodes import EpisodeStore
 from pombu.disagreement import limited
 from pombu.dreams import Dreamer, dreamer
 from pombu.endings import Ending, fit_ending
@@ -37,7 +38,6 @@ from pombu.randomness import Keys
 from pombu.reporting import fit_metrics
 from pombu.rollouts import evaluate, policy_of
 from pombu.training.algorithm import Policy
-from pombu.training.episodes import EpisodeStore
 from pombu.values import init_value
 from pombu.workers import Workers
 from pombu.worlds import Rules, World, world_of

@@ -15,16 +15,16 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from pombu.agent.runs import algorithm_of
 from pombu.config import ModelConfig, PlainReturnConfig
 from pombu.data import learn_from, no_experience
+from pombu.data.episodes import EPISODES, load_episodes
 from pombu.envs import Episode, Task, short_name
 from pombu.errors import UsageError
 from pombu.fitting import fit_world, fresh_ensemble
 from pombu.prediction_error import LARGEST, replay
-from pombu.runs import algorithm_of
 from pombu.studies.artifacts import markdown_table, write_csv
 from pombu.training import checkpoint, config_file
-from pombu.training.episodes import load_episodes
 from pombu.training.run import Run, open_run
 from pombu.workers import Workers
 from pombu.worlds import Rules, world_of
@@ -126,7 +126,7 @@ def iterations_of(run: Run) -> list[list[Episode]]:
     manifest = checkpoint.newest(run.path)
     if manifest is None:
         raise UsageError(f"{run.path} has no checkpoint yet: train it first.")
-    episodes = iter(load_episodes(run.path / checkpoint.EPISODES, manifest.shards))
+    episodes = iter(load_episodes(run.path / EPISODES, manifest.shards))
     return [[next(episodes) for _ in range(s.episodes)] for s in manifest.shards]
 
 
@@ -182,8 +182,14 @@ def study(
         given = getattr(algorithm.config, "model", None)
         base = given if isinstance(given, ModelConfig) else ModelConfig()
         # Every fit takes all its steps, and validation only chooses the best weights.
-        endless = {"max_epochs": 10**9, "patience": 10**9, "steps_per_new_row": None}
-        base = replace(base, kind="ensemble", max_steps=steps, **endless)
+        base = replace(
+            base,
+            kind="ensemble",
+            max_steps=steps,
+            max_epochs=10**9,
+            patience=10**9,
+            steps_per_new_row=None,
+        )
         chosen = [variant_of(one, base) for one in variants] or usual_variants(base)
         parts = split(iterations_of(run), share)
         for variant in chosen:
@@ -212,7 +218,7 @@ def measure(
     box, horizon = task.action_box, task.horizon
     rules = Rules(task.contract, box, returns, horizon, np.inf, config.precision)
     loss = float(report.validation_loss.mean())
-    found = []
+    found: list[Row] = []
     for test, episodes in (("held out", parts.held_out), ("newer policy", parts.newer)):
         length = min(HORIZONS[-1], task.horizon)
         gap, lengths = replay(world, rules, episodes, task.horizon, length)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from pombu.algorithms.registry import make
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import load
 from pombu.envs.point import ACTION_BOUND
 from pombu.presets import preset
-from pombu.training.episodes import EpisodeStore
+from pombu.training.algorithm import StageTimer
 from pombu.training.evaluation import evaluate
-from pombu.training.stages import StageTimer
 
 
 def optimal(observations: np.ndarray, deterministic: bool, key: jax.Array) -> Any:

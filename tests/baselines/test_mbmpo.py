@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from pombu.algorithms.mbmpo import Learner
 from pombu.config import MBMPOConfig, ModelConfig, ReturnConfig, TrustRegionConfig
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import load
 from pombu.errors import UsageError
 from pombu.imagination import Imagined
@@ -26,8 +27,7 @@ from pombu.metalearning import (
 )
 from pombu.policies import GaussianPolicy, init_policy, sample
 from pombu.presets import preset
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import StageTimer
 from pombu.values import fit_linear, predict_linear
 
 TASKS, SAMPLES, RATE = 3, 20, 0.05

@@ -11,6 +11,7 @@ import pytest
 from pombu.algorithms.metrpo import Learner, _StopRule, judge, member_return
 from pombu.config import METRPOConfig, ModelConfig, ReturnConfig, StopRuleConfig
 from pombu.data import Normaliser
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import Task, load
 from pombu.errors import UsageError
 from pombu.imagination import Imagined, imagine
@@ -18,7 +19,6 @@ from pombu.models import Layers
 from pombu.policies import GaussianPolicy, init_policy
 from pombu.presets import preset
 from pombu.randomness import Keys
-from pombu.training.episodes import EpisodeStore
 from pombu.values import (
     LinearValue,
     fit_linear,

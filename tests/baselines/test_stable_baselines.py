@@ -13,11 +13,11 @@ import torch
 from pombu.algorithms import ppo, sac
 from pombu.algorithms.stable_baselines import ReplayBuffer, seeded
 from pombu.config import PPOConfig
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import ActionBox, EnvConfig, Episode, Task, load
 from pombu.errors import UsageError
 from pombu.presets import preset
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import StageTimer
 
 
 @pytest.fixture(scope="module")

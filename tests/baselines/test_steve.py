@@ -18,6 +18,7 @@ from pombu.actor_critic import (
 from pombu.algorithms.steve import Learner
 from pombu.config import ActorCriticConfig, ExpansionModelConfig, STEVEConfig
 from pombu.data import Transitions, most_recent, transitions
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import Episode, load
 from pombu.errors import UsageError
 from pombu.expansion import (
@@ -31,8 +32,7 @@ from pombu.expansion import (
 )
 from pombu.models import Layers
 from pombu.presets import preset
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import StageTimer
 
 M, L, B, H, GAMMA = 2, 3, 6, 3, 0.9
 CONFIG = STEVEConfig(

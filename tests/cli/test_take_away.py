@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pombu.agents import POMBU
+from pombu.agent.agents import POMBU
+from pombu.agent.numpy_policy import load_policy
 from pombu.cli import main
-from pombu.numpy_policy import load_policy
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,13 @@ from tiny import CONFIG, change
 
 from pombu.algorithms.pombu import Learner
 from pombu.config import POMBUConfig
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import CollectionError, EnvConfig, load
 from pombu.errors import RunError, UsageError
 from pombu.presets import preset
-from pombu.training.episodes import EpisodeStore
+from pombu.training.algorithm import StageTimer
 from pombu.training.loop import learn
 from pombu.training.run import RunSpec, create
-from pombu.training.stages import StageTimer
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -13,6 +13,7 @@ from pombu import disagreement as module
 from pombu.algorithms.pombu import Learner
 from pombu.config import ImaginationConfig, ModelConfig, ReturnConfig, SLBOConfig
 from pombu.data import Normaliser
+from pombu.data.episodes import EpisodeStore
 from pombu.disagreement import disagreement, limited, on_real_data
 from pombu.envs import Episode, load
 from pombu.errors import UsageError
@@ -20,9 +21,8 @@ from pombu.imagination import Imagined, imagine
 from pombu.models import Layers, init_ensemble, materialise
 from pombu.policies import init_policy
 from pombu.returns import discounted_sum
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
-from pombu.training.state_file import from_bytes, to_bytes
+from pombu.training.algorithm import StageTimer
+from pombu.training.checkpoint import from_bytes, to_bytes
 from pombu.values import init_value, predict
 from pombu.workers import jit
 from pombu.worlds import Rules, World, predict_step, rules_of

@@ -15,7 +15,7 @@ from pombu.config import ModelConfig
 from pombu.envs import load
 from pombu.models import Ensemble, Form, fit, init_ensemble, materialise, predict
 from pombu.models.ensemble import Linear, WeightNorm
-from pombu.training.state_file import from_bytes, to_bytes
+from pombu.training.checkpoint import from_bytes, to_bytes
 from pombu.workers import Workers
 from pombu.worlds import world_of
 

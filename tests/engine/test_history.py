@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 from tiny import Mimic, hand_made_task, same
 
-from pombu.agents import POMBU
+from pombu.agent.agents import POMBU
+from pombu.agent.numpy_policy import load_policy
 from pombu.algorithms.registry import ALGORITHMS, make
 from pombu.cli import main
 from pombu.config import ModelConfig, ReturnConfig
 from pombu.data import Normaliser, learn_from, moved, no_experience
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import Episode, load, stack_episode
 from pombu.envs.history import StackedContract
 from pombu.fitting import fit_world, fresh_ensemble
 from pombu.imagination import imagine
 from pombu.models import init_ensemble, materialise
-from pombu.numpy_policy import load_policy
 from pombu.policies import init_policy
 from pombu.presets import preset
-from pombu.training.episodes import EpisodeStore
+from pombu.training.algorithm import StageTimer
 from pombu.training.metrics import deterministic, read_rows
-from pombu.training.stages import StageTimer
 from pombu.workers import Workers
 from pombu.worlds import Rules, World
 

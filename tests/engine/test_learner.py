@@ -9,11 +9,11 @@ import pytest
 from tiny import CONFIG, change, run, same
 
 from pombu.algorithms.pombu import Learner
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import load
 from pombu.fitting import begin_afresh
 from pombu.models import FitReport
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import StageTimer
 
 COMPILED: list[str] = []
 

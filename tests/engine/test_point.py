@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from pombu.algorithms.pombu import Learner
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import load
 from pombu.presets import preset
 from pombu.randomness import Keys
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import StageTimer
 
 
 def best_return(start: np.ndarray, horizon: int) -> float:

@@ -17,9 +17,9 @@ from pombu.config import (
     ReturnConfig,
     ValueConfig,
 )
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import ActionBox, EnvConfig, Task
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import StageTimer
 
 CONFIG = POMBUConfig(
     env=EnvConfig(id="Point2D", horizon=6),

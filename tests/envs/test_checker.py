@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pombu.envs import CATALOGUE, Report, check, load
-from pombu.envs.contract_checks import kolmogorov_smirnov
+from pombu.envs.checker import kolmogorov_smirnov
 from pombu.errors import UsageError
 
 

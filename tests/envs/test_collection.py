@@ -1,10 +1,24 @@
 """Collected episodes are what the environment did, and a fault loses none of it."""
 
+import dataclasses
+from collections.abc import Iterator
+
+import gymnasium
 import numpy as np
 import pytest
 from toys import Counter
 
-from pombu.envs import CATALOGUE, CollectionError, collect, load
+from pombu.envs import (
+    CATALOGUE,
+    CollectionError,
+    Episode,
+    collect,
+    collect_rounds,
+    load,
+    lookup,
+)
+from pombu.envs.catalogue import Entry
+from pombu.envs.collection import Act
 from pombu.errors import RunError, UsageError
 
 each_task = pytest.mark.parametrize("name", [entry.name for entry in CATALOGUE])
@@ -30,6 +44,66 @@ def test_batched_equals_single_stepping(name: str, noise: float) -> None:
             np.testing.assert_array_equal(getattr(a, field), getattr(b, field))
         # Alone, the policy's matrix product may round differently.
         np.testing.assert_allclose(a.observations[:5], c.observations[:5], atol=1e-3)
+
+
+FALLING = dataclasses.replace(
+    next(entry for entry in CATALOGUE if entry.name == "Walker2d"),
+    name="FallingWalker",
+    entry_point="toys:FallingWalker",
+    options={},
+)
+
+
+@pytest.fixture
+def falling(monkeypatch: pytest.MonkeyPatch) -> Iterator[Entry]:
+    """A terminating MuJoCo task in the catalogue."""
+    monkeypatch.setattr(lookup, "CATALOGUE", (*CATALOGUE, FALLING))
+    gymnasium.register(FALLING.id, FALLING.entry_point, max_episode_steps=200)
+    yield FALLING
+    del gymnasium.registry[FALLING.id]
+
+
+def assert_same(one: Episode, other: Episode) -> None:
+    for field in ("observations", "actions", "rewards"):
+        np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
+    assert one.terminated == other.terminated
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_batched_episodes_may_end_at_different_times(
+    falling: Entry, noise: float
+) -> None:
+    task = load(falling.name, horizon=80, observation_noise=noise)
+    # Some fall soon, some late, and one stands still until the time limit.
+    strength = np.array([1.0, 0.7, 0.0, 1.0, 0.4])[:, None]
+
+    def act(obs: np.ndarray, step: int) -> np.ndarray:
+        return strength * np.sin(np.arange(6) + step / 4)
+
+    seeds = [5, 1, 9, 3, 4]
+    batched = collect(task, act, seeds)
+    apart = collect(task, act, seeds, batched=False)
+    for one, other in zip(batched, apart, strict=True):
+        assert_same(one, other)
+    lengths = [len(episode) for episode in batched]
+    assert len(set(lengths)) >= 3
+    assert [e.terminated for e in batched] == [length < 80 for length in lengths]
+    assert {e.terminated for e in batched} == {True, False}
+
+
+def test_further_rounds_of_a_terminating_task(falling: Entry) -> None:
+    """Each round begins with all episodes running, however the last one ended."""
+    task = load(falling.name, horizon=80)
+
+    def round_of(index: int) -> tuple[Act, list[int]]:
+        rng = np.random.default_rng(index)
+        return lambda *_: rng.uniform(-1, 1, (3, 6)), [index * 3 + i for i in range(3)]
+
+    batched = collect_rounds(task, round_of, least_steps=300)
+    apart = collect_rounds(task, round_of, least_steps=300, batched=False)
+    assert len(batched) > 3
+    for one, other in zip(batched, apart, strict=True):
+        assert_same(one, other)
 
 
 @each_task
@@ -165,7 +239,7 @@ def test_unstable_physics_are_reported_not_reset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     task = load("HalfCheetah")
-    world = type(task.make().unwrapped.world)
+    world = type(task.make().unwrapped.physics)
     monkeypatch.setattr(world, "start", lambda self, rng: np.full(18, 1e9))
     with pytest.raises(CollectionError, match="not finite"):
         collect(task, lambda obs, step: np.ones((2, 6)), [0, 1])

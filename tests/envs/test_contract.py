@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pombu.envs import CATALOGUE, load
-from pombu.envs.action_box import ActionBox
+from pombu.envs.checker import kolmogorov_smirnov
 from pombu.envs.contract import Contract
-from pombu.envs.contract_checks import kolmogorov_smirnov
+from pombu.envs.environment import ActionBox
 
 each_task = pytest.mark.parametrize("name", [entry.name for entry in CATALOGUE])
 

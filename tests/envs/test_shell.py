@@ -56,7 +56,7 @@ def test_nothing_is_printed_or_left_in_the_folder(tmp_path: Path) -> None:
         "assert env.render().std() > 1\n"
         "try: env.unwrapped.step(np.full(6, np.nan))\n"
         "except ValueError: pass\n"
-        "env.unwrapped.world.advance(np.full(18, np.nan), np.zeros(6))\n"
+        "env.unwrapped.physics.advance(np.full(18, np.nan), np.zeros(6))\n"
         "env.close()\n"
     )
     done = run_python(code, tmp_path)

@@ -6,6 +6,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from pombu.envs.contract import LocomotionContract
+from pombu.envs.locomotion import LocomotionEnv, LocomotionPhysics
+
 
 class Counter(gymnasium.Env[Any, Any]):
     """Observes (row, column) of a counter as a 2 x 1 integer array; reward is its size.
@@ -201,3 +204,21 @@ def needs_argument(port: int) -> gymnasium.Env[Any, Any]:
 
 
 not_callable = 1
+
+
+class FallingContract(LocomotionContract):
+    """Walker2d's, where an episode is over once the body is low or leans far."""
+
+    def terminal(self, obs: Any, action: Any, next_obs: Any) -> Any:
+        height, angle = next_obs[..., 0], next_obs[..., 1]
+        return (height < 1.0) | (abs(angle) > 0.5)
+
+
+class FallingWalker(LocomotionEnv):
+    """A MuJoCo task in the style of the catalogue whose episodes end early."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("Walker2d", **options)
+        own = self.physics.contract
+        contract = FallingContract(own.spec, own.alive_bonus, own.observation_noise)
+        self.physics = LocomotionPhysics(contract)

@@ -11,8 +11,8 @@ from pombu import POMBU, UsageError
 from pombu.cli import main
 from pombu.data import read_logged, write_logged
 from pombu.envs import Episode, collect, load
+from pombu.training.algorithm import begin_from
 from pombu.training.metrics import NonFiniteError
-from pombu.training.outside import begin_from
 from pombu.training.run import open_run
 
 TASK = load("probes:corridor")

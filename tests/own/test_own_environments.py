@@ -12,9 +12,9 @@ import pytest
 from pombu import POMBU, EnvConfig, UsageError
 from pombu.cli import main
 from pombu.cli.briefing import brief
+from pombu.data.episodes import from_bytes
 from pombu.envs import check, collect_rounds, load
 from pombu.presets import names, preset
-from pombu.training.episodes import from_bytes
 
 MODELLING = ("pombu", "meppo", "metrpo", "slbo")
 SMOKE = ["--preset", "smoke", "--total-steps"]

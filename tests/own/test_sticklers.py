@@ -13,7 +13,7 @@ from pombu import POMBU, EnvConfig, UsageError
 from pombu.cli import main
 from pombu.config import POMBUConfig
 from pombu.envs import ActionBox, CollectionError, check, collect, load
-from pombu.envs.action_box import ActionBox as Box
+from pombu.envs.environment import ActionBox as Box
 from pombu.presets import preset
 
 BOUNDS = st.tuples(

@@ -11,12 +11,12 @@ import pytest
 from pombu.algorithms.pombu import Learner
 from pombu.cli import main
 from pombu.config import ModelConfig
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import EnvConfig, Episode, collect, load
 from pombu.errors import UsageError
 from pombu.model_study import Row, errors, split, variant_of
 from pombu.presets import preset
 from pombu.training import checkpoint
-from pombu.training.episodes import EpisodeStore
 from pombu.training.loop import identity
 from pombu.training.run import RunSpec, create
 

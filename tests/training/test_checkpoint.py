@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pombu import files
+from pombu.data.episodes import EpisodeStore, load_episodes
 from pombu.envs import Episode
 from pombu.errors import RunError, UsageError
-from pombu.training import checkpoint, files
+from pombu.training import checkpoint
 from pombu.training.checkpoint import Identity
-from pombu.training.episodes import EpisodeStore, load_episodes
 
 IDENTITY = Identity("pombu", {"id": "pombu/Point2D-v0", "horizon": None})
 

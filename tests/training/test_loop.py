@@ -19,8 +19,9 @@ import pytest
 import toy
 from toy import make_toy, new_run, train
 
+from pombu.data import episodes
 from pombu.errors import RunError, UsageError
-from pombu.training import checkpoint, episodes, run
+from pombu.training import checkpoint, run
 from pombu.training.callbacks import Callback, Progress, StopAfter, StopAtReturn
 from pombu.training.loop import identity, learn
 from pombu.training.metrics import NonFiniteError, deterministic, read_rows

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pombu.errors import UsageError
-from pombu.training.state_file import from_bytes, to_bytes
+from pombu.training.checkpoint import state_from_bytes, state_to_bytes
 
 
 class State(NamedTuple):
@@ -49,7 +49,7 @@ def raw(leaf: Any) -> np.ndarray:
 
 def test_every_kind_of_leaf_comes_back() -> None:
     state = make_state(1)
-    restored = from_bytes(to_bytes(state), make_state(0))
+    restored = state_from_bytes(state_to_bytes(state), make_state(0))
     assert jax.tree.structure(restored) == jax.tree.structure(state)
     for was, now in zip(jax.tree.leaves(state), jax.tree.leaves(restored), strict=True):
         assert type(now) is type(was)
@@ -58,7 +58,9 @@ def test_every_kind_of_leaf_comes_back() -> None:
 
 def test_a_restored_key_draws_the_same_numbers() -> None:
     key = jax.random.key(3)
-    restored = from_bytes(to_bytes({"key": key}), {"key": jax.random.key(0)})
+    restored = state_from_bytes(
+        state_to_bytes({"key": key}), {"key": jax.random.key(0)}
+    )
     assert jax.random.normal(restored["key"]) == jax.random.normal(key)
 
 
@@ -70,7 +72,7 @@ def test_a_restored_key_draws_the_same_numbers() -> None:
     )
 )
 def test_any_array_survives_bit_for_bit(array: np.ndarray) -> None:
-    restored = from_bytes(to_bytes([array]), [np.zeros_like(array)])[0]
+    restored = state_from_bytes(state_to_bytes([array]), [np.zeros_like(array)])[0]
     assert restored.dtype == array.dtype
     assert restored.tobytes() == array.tobytes()
 
@@ -86,14 +88,14 @@ def test_any_array_survives_bit_for_bit(array: np.ndarray) -> None:
 )
 def test_another_template_is_refused(template: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        from_bytes(to_bytes({"a": np.zeros(2)}), template)
+        state_from_bytes(state_to_bytes({"a": np.zeros(2)}), template)
 
 
 def test_a_function_is_not_data() -> None:
     with pytest.raises(TypeError, match="f is a builtin_function_or_method"):
-        to_bytes({"f": len})
+        state_to_bytes({"f": len})
 
 
 def test_other_bytes_are_refused() -> None:
     with pytest.raises(UsageError, match="not a safetensors file"):
-        from_bytes(b"something else", {})
+        state_from_bytes(b"something else", {})

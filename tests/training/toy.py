@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import CollectionError, Episode, Task, load
+from pombu.training.algorithm import StageTimer
 from pombu.training.display import display
-from pombu.training.episodes import EpisodeStore
 from pombu.training.loop import Result, learn
 from pombu.training.run import Run, RunSpec, create, open_run
-from pombu.training.stages import StageTimer
 
 TOTAL_STEPS = 240
 STEPS_PER_ITERATION = 24

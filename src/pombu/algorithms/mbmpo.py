@@ -16,6 +16,7 @@ from jaxtyping import Array
 
 from pombu.config import MBMPOConfig
 from pombu.data import no_experience
+from pombu.data.episodes import EpisodeStore
 from pombu.dreams import beginnings
 from pombu.endings import fresh_ending
 from pombu.envs import Task, collect
@@ -51,8 +52,7 @@ from pombu.reporting import (
     trust_region_summary,
 )
 from pombu.rollouts import act_with
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import StageTimer
 from pombu.workers import jit, ready
 from pombu.worlds import World, rules_of
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from pombu.config import METRPOConfig, PlainReturnConfig
 from pombu.data import Normaliser, no_experience
+from pombu.data.episodes import EpisodeStore
 from pombu.dreams import Plan
 from pombu.endings import fresh_ending
 from pombu.envs import Episode, Task
@@ -41,8 +42,7 @@ from pombu.reporting import (
 )
 from pombu.returns import Targets
 from pombu.rollouts import alone, gather
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import StageTimer
 from pombu.trpo import improve_policy
 from pombu.values import LinearValue, fit_linear, init_linear, predict_linear
 from pombu.workers import jit, ready

@@ -27,6 +27,7 @@ from pombu.data import (
     no_experience,
     returns_within,
 )
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import Episode, Task, collect
 from pombu.improvement import Batch, improve_value, value_adam
 from pombu.learner import Metrics, Progress, TaskLearner, beginning, keys_of, share_done
@@ -45,8 +46,7 @@ from pombu.propagation import (
 )
 from pombu.randomness import Keys
 from pombu.rollouts import act_randomly
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import StageTimer
 from pombu.values import init_value
 from pombu.workers import jit
 

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from pombu.config import POMBUConfig
 from pombu.data import Normaliser, no_experience
+from pombu.data.episodes import EpisodeStore
 from pombu.dreams import Plan
 from pombu.endings import fresh_ending
 from pombu.envs import Episode, Task
@@ -50,8 +51,7 @@ from pombu.policies import GaussianPolicy
 from pombu.randomness import Keys
 from pombu.reporting import improvement_metrics, improvement_summary, policy_metrics
 from pombu.rollouts import alone, gather
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import StageTimer
 from pombu.values import VarianceValue, init_value, init_variance
 from pombu.worlds import rules_of
 

@@ -30,13 +30,12 @@ from pombu.algorithms.stable_baselines import (
 )
 from pombu.config import PPOConfig
 from pombu.data import Experience, Moments, learn_from, no_experience
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import Episode, Task, collect
 from pombu.learner import Progress, keys_of
 from pombu.randomness import Keys
 from pombu.rollouts import evaluate
-from pombu.training.algorithm import Policy
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import Policy, StageTimer
 
 _LOGGED = {
     "train/approx_kl": "kl",

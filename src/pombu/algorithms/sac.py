@@ -24,13 +24,12 @@ from pombu.algorithms.stable_baselines import (
     without_gradients,
 )
 from pombu.config import SACConfig
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import Episode, Task, collect
 from pombu.learner import Progress, keys_of
 from pombu.randomness import Keys
 from pombu.rollouts import Act, evaluate
-from pombu.training.algorithm import Policy
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import Policy, StageTimer
 
 _LOGGED = {
     "train/critic_loss": "value_loss",

@@ -23,6 +23,7 @@ from pombu.data import (
     no_experience,
     transitions,
 )
+from pombu.data.episodes import EpisodeStore
 from pombu.dreams import Plan
 from pombu.endings import fresh_ending
 from pombu.envs import Episode, Task, collect_rounds
@@ -51,8 +52,7 @@ from pombu.policies import GaussianPolicy
 from pombu.randomness import Keys
 from pombu.reporting import policy_metrics, trust_region_metrics, trust_region_summary
 from pombu.rollouts import Act, act_alone, round_keys
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import StageTimer
 from pombu.trpo import improve_policy
 from pombu.values import init_value
 from pombu.worlds import World, rules_of

@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pombu.actor_critic import ADAM, Frozen, train_model, train_networks
 from pombu.config import STEVEConfig
 from pombu.data import Normaliser, Transitions, most_recent, transitions
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import Episode, collect
 from pombu.expansion import (
     ActorCritic,
@@ -35,9 +36,7 @@ from pombu.learner import Metrics, Progress, TaskLearner, beginning, keys_of
 from pombu.models import Layers
 from pombu.randomness import Keys
 from pombu.rollouts import act_randomly, evaluate
-from pombu.training.algorithm import Policy
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import Policy, StageTimer
 from pombu.workers import jit
 
 

@@ -13,12 +13,12 @@ from pombu.algorithms import metrpo, slbo
 from pombu.benchmarks.timing import Work, take_turns
 from pombu.benchmarks.workload import SEED, TASK, random_episodes, tamed
 from pombu.data import learn_from
+from pombu.data.episodes import EpisodeStore
 from pombu.dreams import Plan, in_ensemble
 from pombu.envs import Task, load
 from pombu.presets import preset
 from pombu.randomness import Keys
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import StageTimer
 from pombu.trpo import improve_policy
 
 STORED = 2000

@@ -11,11 +11,11 @@ from pombu.benchmarks.workload import (
     stored_steps,
     with_experience,
 )
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import Episode, load
 from pombu.presets import preset
 from pombu.randomness import Keys
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import StageTimer
 
 SIZES = (20_000, 100_000, 200_000)
 _SHORT_FIT = 200

@@ -23,11 +23,11 @@ from pombu.benchmarks.workload import (
     tamed,
 )
 from pombu.data import learn_from
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import Task, load
 from pombu.presets import preset
 from pombu.randomness import Keys
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.training.algorithm import StageTimer
 
 STORED = 2000
 UPDATES = 50

@@ -20,7 +20,7 @@ from pombu.benchmarks.comparison import compare
 from pombu.benchmarks.timing import CompileClock, take_turns
 from pombu.benchmarks.workload import Workload, paper_workload
 from pombu.training.loop import peak_memory
-from pombu.training.provenance import provenance
+from pombu.training.run import provenance
 
 Figures = dict[str, Any]
 STORED = 20_000

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import tyro
 
+from pombu.agent.runs import algorithm_of
 from pombu.errors import UsageError
-from pombu.runs import algorithm_of
 from pombu.training import checkpoint
 from pombu.training.loop import identity
 from pombu.training.metrics import read_rows

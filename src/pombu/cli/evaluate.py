@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from pombu.runs import Which, algorithm_of, load_state
+from pombu.agent.runs import Which, algorithm_of, load_state
 from pombu.training.evaluation import evaluate
 from pombu.training.run import open_run
 

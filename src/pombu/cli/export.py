@@ -7,9 +7,9 @@ from pathlib import Path
 import tyro
 
 from pombu._version import __version__
+from pombu.agent.export import export_policy
+from pombu.agent.runs import Which, algorithm_of, load_state
 from pombu.errors import UsageError
-from pombu.export import export_policy
-from pombu.runs import Which, algorithm_of, load_state
 from pombu.training.run import open_run
 
 
@@ -17,8 +17,8 @@ from pombu.training.run import open_run
 class Command:
     """Write a run's policy as one small file that needs no JAX.
 
-    `pombu.numpy_policy.load_policy` reads it with NumPy alone; that module is one short
-    file that can be copied along.
+    `pombu.agent.numpy_policy.load_policy` reads it with NumPy alone; that module is one
+    short file that can be copied along.
 
     Examples:
       pombu export runs/cheetah policy.safetensors
@@ -55,7 +55,7 @@ class Command:
             print(json.dumps({"file": str(self.file), **about}))
         else:
             print(
-                f"The policy is in {self.file}; `pombu.numpy_policy.load_policy` reads "
-                "it without JAX."
+                f"The policy is in {self.file}; `pombu.agent.numpy_policy.load_policy` "
+                "reads it without JAX."
             )
         return 0

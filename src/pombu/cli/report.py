@@ -40,8 +40,8 @@ class Command:
 
     def run(self) -> int:
         """Write the page and say where it is."""
+        from pombu.files import write_atomic
         from pombu.report.build import build
-        from pombu.training.files import write_atomic
 
         if not self.runs:
             raise UsageError("No run is named: give at least one run folder.")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import tyro
 
+from pombu.agent.runs import algorithm_of
 from pombu.cli.training import announce, finish, watchers
 from pombu.config.budget import budget
 from pombu.errors import UsageError
-from pombu.runs import algorithm_of
 from pombu.training.loop import learn
 from pombu.training.run import open_run
 

@@ -16,10 +16,10 @@ from pombu.config.budget import budget
 from pombu.data import read_logged
 from pombu.envs import EnvConfig, NoiseKind, load, resolve, short_name
 from pombu.errors import UsageError
+from pombu.files import safe_name
 from pombu.training import config_file
-from pombu.training.files import safe_name
+from pombu.training.algorithm import begin_from
 from pombu.training.loop import learn
-from pombu.training.outside import begin_from
 from pombu.training.run import RunSpec, create, require_free
 
 C = TypeVar("C")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import tyro
 
+from pombu.agent.runs import Which, algorithm_of, load_state
+from pombu.agent.video import frames, write_video
 from pombu.errors import UsageError
-from pombu.film import frames, write_video
-from pombu.runs import Which, algorithm_of, load_state
 from pombu.training.run import open_run
 
 

@@ -1,6 +1,7 @@
-"""All real transitions as arrays, split into training and validation rows per member.
+"""All real transitions as arrays: for the fit of a model, and for compiled loops.
 
-The dataset is a view of the episodes: it is rebuilt from them, never stored. A split is
+`Dataset` has training and validation rows per member; `Transitions` has a fixed size. A
+dataset is a view of the episodes: it is rebuilt from them, never stored. A split is
 drawn per member within each trajectory from the run's seed, the split's generation and
 the episode's number alone; an episode therefore keeps its split for as long as the
 generation lasts, also across a restart.
@@ -8,8 +9,11 @@ generation lasts, also across a restart.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from pombu.envs import Episode
 from pombu.errors import UsageError
@@ -97,3 +101,44 @@ def returns_within(horizon: int, rewards: np.ndarray, gamma: float) -> np.ndarra
     ahead = np.lib.stride_tricks.sliding_window_view(padded, horizon)
     sums: np.ndarray = ahead @ gamma ** np.arange(horizon)
     return sums
+
+
+class Transitions(NamedTuple):
+    """Real steps in the order in which they were taken, padded to a fixed size."""
+
+    states: Float[Array, "*n o"]
+    actions: Float[Array, "*n a"]
+    following: Float[Array, "*n o"]
+    rewards: Float[Array, "*n"]
+    goes_on: Float[Array, "*n"]
+    """0 where the next row belongs to another episode."""
+    ended: Float[Array, "*n"]
+    """1 where the episode was over for good; a time limit does not count."""
+
+
+def transitions(episodes: Sequence[Episode], capacity: int) -> Transitions:
+    """All real steps end to end, padded to `capacity` or its next fitting double."""
+    steps = sum(map(len, episodes))
+    while capacity < steps:
+        capacity *= 2
+
+    def stack(rows: Sequence[np.ndarray]) -> Array:
+        joined = np.concatenate(rows)
+        padding = [(0, capacity - steps), *((0, 0) for _ in joined.shape[1:])]
+        return jnp.asarray(np.pad(joined, padding), jnp.float32)
+
+    return Transitions(
+        stack([e.observations[:-1] for e in episodes]),
+        stack([e.actions for e in episodes]),
+        stack([e.observations[1:] for e in episodes]),
+        stack([e.rewards for e in episodes]),
+        stack([np.arange(len(e)) < len(e) - 1 for e in episodes]),
+        stack([np.arange(1, len(e) + 1) == len(e) * e.terminated for e in episodes]),
+    )
+
+
+def most_recent(episodes: Sequence[Episode], steps: int) -> list[Episode]:
+    """The last episodes that have at most so many steps together; at least one."""
+    lengths = np.cumsum([len(episode) for episode in reversed(episodes)])
+    number = max(int(np.searchsorted(lengths, steps, side="right")), 1)
+    return list(episodes[-number:])

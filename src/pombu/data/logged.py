@@ -25,10 +25,9 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError
 
+from pombu.data.episodes import EPISODES, from_bytes
 from pombu.envs import Episode, Task, stack_episode
 from pombu.errors import UsageError
-from pombu.training.checkpoint import EPISODES
-from pombu.training.episodes import from_bytes
 
 NEEDED = ("observations", "actions", "rewards", "terminations", "truncations")
 

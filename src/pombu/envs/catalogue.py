@@ -1,4 +1,6 @@
-"""The paper's six tasks as values: everything known of them without simulating.
+"""pombu's own tasks as values, and their registration with Gymnasium.
+
+Six are the paper's; Hopper is its benchmark's as well (mbbl's `gym_hopper`).
 
 Listing the tasks must be quick, so nothing here imports MuJoCo or JAX.
 """
@@ -7,10 +9,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
+
 
 @dataclass(frozen=True)
 class LocomotionSpec:
-    """One row of the paper's table of MuJoCo tasks, with what its code adds to it."""
+    """A MuJoCo task: sizes, starts and reward of the paper's table and its code."""
 
     asset: str
     """Gymnasium's model file."""
@@ -132,6 +136,21 @@ LOCOMOTION = {
         target_height=1.3,
         height_cost=3.0,
     ),
+    "Hopper": LocomotionSpec(
+        asset="hopper.xml",
+        rest=(0.0, 1.25) + (0.0,) * 4,
+        nv=6,
+        nu=3,
+        unobserved=1,
+        frame_skip=4,
+        position_noise=0.005,
+        velocity_noise=0.005,
+        normal_velocity=False,
+        control_cost=0.1,
+        height_at=1,
+        target_height=1.3,
+        height_cost=3.0,
+    ),
 }
 
 
@@ -194,3 +213,15 @@ def _locomotion(name: str) -> Entry:
 
 
 CATALOGUE = (_point(2), _point(3), *(_locomotion(name) for name in LOCOMOTION))
+
+
+def register() -> None:
+    """Register every task of the catalogue once."""
+    for entry in CATALOGUE:
+        if entry.id not in gymnasium.registry:
+            gymnasium.register(
+                id=entry.id,
+                entry_point=entry.entry_point,
+                max_episode_steps=entry.horizon,
+                kwargs=entry.options,
+            )

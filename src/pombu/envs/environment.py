@@ -1,12 +1,14 @@
-"""What the paper's six tasks share as Gymnasium environments."""
+"""What pombu's own tasks share as Gymnasium environments, and the action box of any."""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
+from jaxtyping import Float
 
 from pombu.envs.contract import Contract
 from pombu.envs.noise import Noise
@@ -16,11 +18,71 @@ Array32 = npt.NDArray[np.float32]
 Array64 = npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class ActionBox:
+    """The environment's finite action bounds; a policy's [-1, 1] spans them.
+
+    This is the one place where policy actions become environment actions.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    shape: tuple[int, ...] | None = None
+    """Of the environment's own box; None is a flat one."""
+    dtype: str = "float32"
+
+    @property
+    def dim(self) -> int:
+        """Number of action entries."""
+        return len(self.low)
+
+    def to_box(self, action: Float[Any, "*batch act"]) -> Float[Any, "*batch act"]:
+        """Clip a policy's action to [-1, 1] and map it to the environment's units.
+
+        Works on numpy and JAX arrays and keeps their precision.
+        """
+        low = np.asarray(self.low, dtype=action.dtype)
+        high = np.asarray(self.high, dtype=action.dtype)
+        mapped = (high + low) / 2 + action.clip(-1, 1) * ((high - low) / 2)
+        # Rounding may lead past a bound.
+        return self.clip(mapped)
+
+    def clip(self, boxed: Float[Any, "*batch act"]) -> Float[Any, "*batch act"]:
+        """Actions in the environment's units, no further than its bounds."""
+        low = np.asarray(self.low, dtype=boxed.dtype)
+        return boxed.clip(low, np.asarray(self.high, dtype=boxed.dtype))
+
+    @property
+    def middle(self) -> np.ndarray:
+        """What a policy's 0 means, in the environment's units."""
+        middle: np.ndarray = (np.asarray(self.high) + np.asarray(self.low)) / 2
+        return middle
+
+    @property
+    def unit(self) -> np.ndarray:
+        """What a policy's step from 0 to 1 means, in the environment's units.
+
+        1 where the box leaves no choice: such an entry is always 0 to a policy.
+        """
+        half = (np.asarray(self.high) - np.asarray(self.low)) / 2
+        unit: np.ndarray = np.where(half > 0, half, 1.0)
+        return unit
+
+    def to_env(self, boxed: np.ndarray) -> np.ndarray:
+        """Actions in the shape and dtype of the environment's box, and within it.
+
+        Takes one action in the environment's units, or a batch of them.
+        """
+        shape = (self.dim,) if self.shape is None else self.shape
+        actions: np.ndarray = np.clip(boxed.astype(self.dtype), self.low, self.high)
+        return actions.astype(self.dtype).reshape(*boxed.shape[:-1], *shape)
+
+
 @runtime_checkable
-class World(Protocol):
+class Physics(Protocol):
     """A task's real dynamics as functions of a float64 state vector.
 
-    The next state depends on nothing but state and action, so one world serves a single
+    The next state depends on nothing but state and action, so one object serves one
     environment and a whole batch of episodes, with equal results.
     """
 
@@ -45,17 +107,17 @@ class World(Protocol):
         """The clean observation of a state, batched over leading axes."""
 
     def close(self) -> None:
-        """Free what the world holds."""
+        """Free what it holds."""
 
 
 class TaskEnv(gymnasium.Env[Array32, Any]):
-    """A world with seeding, observation noise, action checks and clipping."""
+    """Physics with seeding, observation noise, action checks and clipping."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(
         self,
-        world: World,
+        physics: Physics,
         observation_dim: int,
         action_bound: float,
         action_dim: int,
@@ -69,7 +131,7 @@ class TaskEnv(gymnasium.Env[Array32, Any]):
             )
         self.metadata = {**self.metadata, "render_fps": round(steps_per_second)}
         self.render_mode = render_mode
-        self.world = world
+        self.physics = physics
         self.observation_space = spaces.Box(
             -np.inf, np.inf, (observation_dim,), np.float32
         )
@@ -80,7 +142,7 @@ class TaskEnv(gymnasium.Env[Array32, Any]):
     @property
     def contract(self) -> Contract:
         """The task's reward, termination and starts."""
-        return self.world.contract
+        return self.physics.contract
 
     @property
     def state(self) -> Array64:
@@ -94,18 +156,18 @@ class TaskEnv(gymnasium.Env[Array32, Any]):
     ) -> tuple[Array32, dict[str, Any]]:
         """Begin an episode."""
         super().reset(seed=seed)
-        self._state = self.world.start(self.np_random)
-        return self._observe(self.world.noise.on_first)
+        self._state = self.physics.start(self.np_random)
+        return self._observe(self.physics.noise.on_first)
 
     def step(self, action: Any) -> tuple[Array32, float, bool, bool, dict[str, Any]]:
         """Clip the action to the box, advance, and reward from the clean state."""
         clipped = clip_to_box(action, self._box)
         before = self.state
-        self._state = self.world.advance(before, clipped)
-        obs, next_obs = self.world.observe(before), self.world.observe(self._state)
+        self._state = self.physics.advance(before, clipped)
+        obs, next_obs = self.physics.observe(before), self.physics.observe(self._state)
         reward = float(self.contract.reward(obs, clipped, next_obs))
         terminated = bool(self.contract.terminal(obs, clipped, next_obs))
-        observation, info = self._observe(self.world.noise.size > 0)
+        observation, info = self._observe(self.physics.noise.size > 0)
         return observation, reward, terminated, False, info
 
     @abstractmethod
@@ -113,14 +175,14 @@ class TaskEnv(gymnasium.Env[Array32, Any]):
         """The current state as an RGB picture, in render mode `rgb_array`."""
 
     def close(self) -> None:
-        """Free the world."""
-        self.world.close()
+        """Free the physics."""
+        self.physics.close()
 
     def _observe(self, noisy: bool) -> tuple[Array32, dict[str, Any]]:
-        clean = self.world.observe(self.state)
+        clean = self.physics.observe(self.state)
         seen = clean
         if noisy:
-            seen = clean + self.world.noise.draw(self.np_random, clean.shape)
+            seen = clean + self.physics.noise.draw(self.np_random, clean.shape)
         return to_float32(seen), {"clean_observation": to_float32(clean)}
 
 

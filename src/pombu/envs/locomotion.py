@@ -1,5 +1,12 @@
-"""The four MuJoCo tasks, built directly on Gymnasium's model files."""
+"""The MuJoCo tasks, built directly on Gymnasium's model files."""
 
+import copy
+import logging
+from functools import lru_cache
+from pathlib import Path
+from xml.etree import ElementTree
+
+import gymnasium
 import mujoco
 import numpy as np
 import numpy.typing as npt
@@ -10,12 +17,56 @@ from pombu.envs.catalogue import locomotion_spec
 from pombu.envs.config import require_bonus, require_noise, require_y
 from pombu.envs.contract import LocomotionContract
 from pombu.envs.environment import Array64, TaskEnv
-from pombu.envs.mujoco_models import load_model
 from pombu.envs.noise import Noise, NoiseKind
 from pombu.errors import RunError
 
+ASSETS = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
 
-class LocomotionWorld:
+DEFAULT_DENSITY = 1000.0
+"""MuJoCo's density of a geom whose file names none."""
+
+logger = logging.getLogger("pombu.mujoco")
+
+
+def quiet_mujoco() -> None:
+    """Send MuJoCo's warnings to Python's logging instead of MUJOCO_LOG.TXT."""
+    if mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(logger.debug)
+
+
+def load_model(asset: str) -> mujoco.MjModel:
+    """Compile one of Gymnasium's model files.
+
+    An unstable simulation is left to give NaN, which collection reports, where MuJoCo
+    would by default jump back to the rest position in silence. The `settotalmass` of
+    half_cheetah.xml, which MuJoCo deprecates, is replaced by the density that gives the
+    same mass.
+    """
+    quiet_mujoco()
+    return copy.copy(_compiled(asset))
+
+
+@lru_cache
+def _compiled(asset: str) -> mujoco.MjModel:
+    root = ElementTree.parse(ASSETS / asset).getroot()
+    total_mass = None
+    for compiler in root.iter("compiler"):
+        total_mass = compiler.attrib.pop("settotalmass", None)
+    model = _compile(root)
+    if total_mass is not None:
+        density = DEFAULT_DENSITY * float(total_mass) / model.body_mass.sum()
+        for geom in root.iterfind("default/geom"):
+            geom.set("density", repr(float(density)))
+        model = _compile(root)
+    model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
+    return model
+
+
+def _compile(root: ElementTree.Element) -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_string(ElementTree.tostring(root, "unicode"))
+
+
+class LocomotionPhysics:
     """MuJoCo as a function of [qpos, qvel] and action.
 
     The solver starts cold at every control step: a warm start would be hidden memory,
@@ -93,9 +144,9 @@ def _renderer(model: mujoco.MjModel) -> mujoco.Renderer:
 
 
 class LocomotionEnv(TaskEnv):
-    """Swimmer, HalfCheetah, Ant or Walker2d with the paper's reward."""
+    """Swimmer, HalfCheetah, Ant, Walker2d or Hopper with the paper's form of reward."""
 
-    world: LocomotionWorld
+    physics: LocomotionPhysics
 
     def __init__(
         self,
@@ -111,13 +162,13 @@ class LocomotionEnv(TaskEnv):
         require_y(name, observe_y)
         spec = locomotion_spec(name, observe_y)
         noise = Noise(observation_noise, noise_kind)
-        world = LocomotionWorld(LocomotionContract(spec, alive_bonus, noise))
+        physics = LocomotionPhysics(LocomotionContract(spec, alive_bonus, noise))
         super().__init__(
-            world,
+            physics,
             observation_dim=spec.observation_dim,
             action_bound=1.0,
             action_dim=spec.nu,
-            steps_per_second=1 / (spec.frame_skip * world.model.opt.timestep),
+            steps_per_second=1 / (spec.frame_skip * physics.model.opt.timestep),
             render_mode=render_mode,
         )
         self._renderer: mujoco.Renderer | None = None
@@ -126,7 +177,7 @@ class LocomotionEnv(TaskEnv):
         """The scene from the camera that tracks the body."""
         if self.render_mode is None:
             return None
-        model, data = self.world.model, self.world.data
+        model, data = self.physics.model, self.physics.data
         if self._renderer is None:
             self._renderer = _renderer(model)
         nq = model.nq
@@ -136,7 +187,7 @@ class LocomotionEnv(TaskEnv):
         return np.asarray(self._renderer.render())
 
     def close(self) -> None:
-        """Free the renderer and the world."""
+        """Free the renderer and the physics."""
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = None

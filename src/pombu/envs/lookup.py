@@ -124,7 +124,7 @@ def _registered(name: str) -> bool:
 def _quiet_mujoco() -> None:
     """Many foreign environments are MuJoCo's too, with its log file."""
     try:
-        from pombu.envs.mujoco_models import quiet_mujoco
+        from pombu.envs.locomotion import quiet_mujoco
     except ImportError:
         return
     quiet_mujoco()

@@ -11,7 +11,7 @@ from pombu.envs.noise import Noise, NoiseKind
 ACTION_BOUND = 0.1
 
 
-class PointWorld:
+class PointPhysics:
     """s' = s + a."""
 
     def __init__(self, contract: PointContract) -> None:
@@ -57,7 +57,7 @@ class PointEnv(TaskEnv):
         noise = Noise(observation_noise, noise_kind)
         contract = PointContract(dimensions, alive_bonus, noise)
         super().__init__(
-            PointWorld(contract),
+            PointPhysics(contract),
             observation_dim=dimensions,
             action_bound=ACTION_BOUND,
             action_dim=dimensions,

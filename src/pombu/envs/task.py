@@ -9,7 +9,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from pombu.envs.action_box import ActionBox
 from pombu.envs.catalogue import CATALOGUE, Entry
 from pombu.envs.config import EnvConfig, require_y
 from pombu.envs.contract import (
@@ -20,6 +19,7 @@ from pombu.envs.contract import (
     PointContract,
     known_functions,
 )
+from pombu.envs.environment import ActionBox
 from pombu.envs.history import StackedContract, StackedObservation
 from pombu.envs.lookup import Env, find_entry, make_foreign, resolve
 from pombu.envs.wrappers import FlatObservation, NoisyObservation

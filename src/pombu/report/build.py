@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pombu.agent.runs import algorithm_of, load_state
 from pombu.errors import UsageError
 from pombu.report.calibration import calibrate
 from pombu.report.entries import Entry, arrange, entries_of
 from pombu.report.page import plotly_source, render
 from pombu.report.preview import preview
 from pombu.report.sections import Measured, sections
-from pombu.runs import algorithm_of, load_state
 from pombu.studies.curves import read_curves
 from pombu.training.algorithm import Algorithm
 

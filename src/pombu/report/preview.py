@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pombu.film import frames, write_video
+from pombu.agent.video import frames, write_video
 from pombu.training.algorithm import Algorithm
 
 

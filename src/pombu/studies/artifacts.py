@@ -14,7 +14,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from pombu.training.provenance import versions
+from pombu.training.run import versions
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -13,9 +13,9 @@ from pombu.algorithms.registry import find, options
 from pombu.config.budget import budget
 from pombu.envs import EnvConfig, load, resolve, short_name
 from pombu.errors import UsageError
+from pombu.files import safe_name
 from pombu.training import config_file
 from pombu.training.config_file import flat
-from pombu.training.files import safe_name
 from pombu.training.run import CONFIG, RunSpec, open_run
 
 LONGEST_NAME = 150

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pombu.files import write_atomic
 from pombu.training.checkpoint import CHECKPOINTS
-from pombu.training.files import write_atomic
 from pombu.training.run import LOCK
 
 Stamps = dict[str, tuple[int, int]]

@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 from rich.table import Table
 
+from pombu.files import DamagedFileError
 from pombu.studies.worker import FAILURE, read_failure
 from pombu.training.display import duration
-from pombu.training.files import DamagedFileError
 from pombu.training.metrics import Row, read_rows
 from pombu.training.run import CONFIG, EVALUATION, METRICS, open_run
 

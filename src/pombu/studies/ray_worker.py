@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pombu.data.episodes import EPISODES
 from pombu.studies.cores import THREADS, claimed
 from pombu.studies.parcels import Parcel, Stamps, pack, unpack
 from pombu.studies.worker import LOG, note_failure, put_into_words, train
 from pombu.training.callbacks import Callback, Progress
-from pombu.training.checkpoint import CHECKPOINTS, EPISODES
+from pombu.training.checkpoint import CHECKPOINTS
 
 
 @dataclass(frozen=True)

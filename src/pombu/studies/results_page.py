@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from pombu.errors import UsageError
+from pombu.files import safe_name, write_atomic
 from pombu.studies.artifacts import markdown_table, save_figure
 from pombu.studies.asking import command_for
 from pombu.studies.comparing import by_label
@@ -24,7 +25,6 @@ from pombu.studies.curves import Curve, read_curves
 from pombu.studies.goals import GOALS, Goal
 from pombu.studies.learning import draw_learning
 from pombu.studies.published import TABLE_1, TABLE_2, Published, alive_bonus
-from pombu.training.files import safe_name, write_atomic
 from pombu.training.run import CONFIG, EVALUATION, METRICS, VERSIONS, write_json
 
 KEPT = (CONFIG, VERSIONS, METRICS, EVALUATION)

@@ -17,8 +17,8 @@ from pombu.studies.curves import STUDY_FILES
 from pombu.studies.jobs import Planned
 from pombu.studies.progress import RunProgress, examine
 from pombu.studies.worker import FAILURE, PATIENCE, note_failure, read_failure
+from pombu.training.loop import StopRequest, stop_requests
 from pombu.training.run import CONFIG, create, open_run, write_json
-from pombu.training.signals import StopRequest, stop_requests
 
 STATUS, LOCK = STUDY_FILES
 POLL = 0.2

@@ -35,7 +35,7 @@ def train(
     # pinned.
     from rich.console import Console
 
-    from pombu.runs import algorithm_of
+    from pombu.agent.runs import algorithm_of
     from pombu.training.display import PlainLines
     from pombu.training.loop import learn
     from pombu.training.run import InUseError, open_run

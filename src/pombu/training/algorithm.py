@@ -1,14 +1,65 @@
-"""What the learn loop asks of an algorithm."""
+"""What the learn loop asks of an algorithm, and what it hands to one.
 
+`Algorithm` is the interface of every learner. Some can do more: `Digests` learns from
+episodes that somebody else collected, and `Explores` also says how to collect them.
+With `StageTimer` an iteration tells the loop which part of it is under way.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import equinox as eqx
 import jax
 import numpy as np
 import numpy.typing as npt
 
-from pombu.envs import Task
-from pombu.training.episodes import EpisodeStore
-from pombu.training.stages import StageTimer
+from pombu.data.episodes import EpisodeStore
+from pombu.envs import Episode, Task
+from pombu.errors import UsageError
+from pombu.training.metrics import require_finite
+
+
+class StageTimer:
+    """Names and times the stages of an iteration: `with stage("fit"): ...`.
+
+    Stages are where a run can be stopped between its checkpoints: `before` is called as
+    each one begins and may raise.
+    """
+
+    def __init__(
+        self,
+        before: Callable[[str], None] | None = None,
+        after: Callable[[str, float], None] | None = None,
+    ) -> None:
+        """Call `before(name)` and `after(name, seconds)` around each stage."""
+        self._before = before
+        self._after = after
+        self._seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Time one stage; a stage entered again adds to its total."""
+        if self._before is not None:
+            self._before(name)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - start
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+        if self._after is not None:
+            self._after(name, seconds)
+
+    @property
+    def columns(self) -> dict[str, float]:
+        """Seconds per stage since the last reset, as columns of `metrics.csv`."""
+        return {f"{name}_seconds": total for name, total in self._seconds.items()}
+
+    def reset(self) -> None:
+        """Start the next iteration's totals."""
+        self._seconds.clear()
 
 
 @runtime_checkable
@@ -86,3 +137,46 @@ class Algorithm(Protocol[S]):
 
     def policy(self, state: S) -> Policy:
         """The policy that the state holds."""
+
+
+@runtime_checkable
+class Digests(Protocol[S]):
+    """An algorithm that can be given real episodes instead of collecting them."""
+
+    def digest(
+        self,
+        state: S,
+        episodes: EpisodeStore,
+        collected: list[Episode],
+        stage: StageTimer,
+    ) -> tuple[S, dict[str, float]]:
+        """Learn from `collected`, which are among `episodes` already."""
+
+
+@runtime_checkable
+class Explores(Digests[S], Protocol[S]):
+    """One that also says how to collect them."""
+
+    def explore(self, state: S, episodes: EpisodeStore) -> tuple[S, Any]:
+        """A stack of policies to collect the next real episodes with, and its units."""
+
+
+def begin_from(
+    algorithm: Algorithm[S], seed: int, logged: Sequence[Episode]
+) -> tuple[S, EpisodeStore]:
+    """A state that has learned from logged episodes before its first real step.
+
+    They do not count as real steps of the run, whose budget is for steps yet to come.
+    """
+    if not isinstance(algorithm, Digests):
+        raise UsageError(
+            f"{algorithm.name} cannot start from logged data: choose pombu, meppo, "
+            "metrpo or slbo, or leave the data out."
+        )
+    episodes = EpisodeStore(logged)
+    state, metrics = algorithm.digest(
+        algorithm.init(seed), episodes, list(logged), StageTimer()
+    )
+    require_finite(metrics, int(state.iteration))
+    uncounted: S = eqx.tree_at(lambda s: s.real_steps, state, np.asarray(0))
+    return uncounted, episodes

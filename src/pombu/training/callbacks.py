@@ -1,4 +1,4 @@
-"""Callbacks: be told what a run does, and stop it.
+"""Callbacks: code that is called as a run goes on, and that can stop it.
 
 class Shout(Callback):
     def on_iteration(self, progress):
@@ -36,7 +36,7 @@ class Progress:
 
 
 class Callback:
-    """Does nothing at every moment; a callback redefines those it cares for."""
+    """Base class: does nothing; a callback redefines the methods it needs."""
 
     def on_start(self, progress: Progress) -> None:
         """The run begins, or goes on after an interruption."""
@@ -60,11 +60,11 @@ class Callback:
         """The run has ended, for whatever reason."""
 
 
-class Everyone(Callback):
-    """Passes every moment on to each callback, in order."""
+class CallbackList(Callback):
+    """Several callbacks as one: each is called, in order."""
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
-        """Tell these."""
+        """Call these."""
         self._callbacks = tuple(callbacks)
 
     def on_start(self, progress: Progress) -> None:

@@ -5,7 +5,8 @@
     episodes/00012.safetensors             real episodes, shared by later checkpoints
 
 A checkpoint appears under its name only when all of it is on the disk. Nothing in it
-can run code.
+can run code: the state is stored as numbers alone, each under its path in the tree, and
+the structure always comes from a template, a freshly made state of the same config.
 """
 
 import contextlib
@@ -18,11 +19,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import jax
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+
 from pombu._version import __version__
+from pombu.data.episodes import EPISODES, EpisodeStore, Shard, load_episodes
 from pombu.errors import RunError, UsageError
-from pombu.training import state_file
-from pombu.training.episodes import EpisodeStore, Shard, load_episodes
-from pombu.training.files import (
+from pombu.files import (
     DamagedFileError,
     digest,
     read_checked,
@@ -34,11 +39,11 @@ from pombu.training.files import (
 
 FORMAT = 1
 CHECKPOINTS = "checkpoints"
-EPISODES = "episodes"
 STATE = "state.safetensors"
 MANIFEST = "manifest.json"
 
 S = TypeVar("S")
+Array = npt.NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +93,7 @@ def save(
     folder = run / CHECKPOINTS
     path = folder / f"{iteration:06d}"
     shards = store.save(run / EPISODES)
-    data = state_file.to_bytes(state)
+    data = state_to_bytes(state)
     manifest = Manifest(
         algorithm=identity.algorithm,
         environment=identity.environment,
@@ -125,7 +130,7 @@ def load(path: Path, template: S, identity: Identity) -> Checkpoint[S]:
     _require_identity(path, manifest, identity)
     data = read_checked(path / STATE, manifest.state_sha256)
     try:
-        state = state_file.from_bytes(data, template)
+        state = state_from_bytes(data, template)
     except UsageError as error:
         raise UsageError(
             f"{path} does not fit this run's config ({error}): use the config.json "
@@ -274,3 +279,77 @@ def _require_identity(path: Path, manifest: Manifest, expected: Identity) -> Non
             f"{path} is a checkpoint of the environment {dict(manifest.environment)}, "
             f"not {dict(expected.environment)}: resume it in a run folder of its own."
         )
+
+
+def state_to_bytes(state: Any) -> bytes:
+    """The arrays of a pytree as a safetensors file."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    arrays = {_name(path): _plain(_name(path), leaf) for path, leaf in leaves}
+    if len(arrays) != len(leaves):
+        raise TypeError("two leaves of the state have the same path")
+    return safetensors.numpy.save(arrays)
+
+
+def state_from_bytes(data: bytes, template: S) -> S:
+    """The pytree that `state_to_bytes` was given, in the shape of `template`.
+
+    Raises:
+        UsageError: The arrays do not fit the template.
+    """
+    try:
+        arrays = safetensors.numpy.load(data)
+    except safetensors.SafetensorError as error:
+        raise UsageError(f"not a safetensors file: {error}") from None
+    leaves, structure = jax.tree_util.tree_flatten_with_path(template)
+    names = {_name(path) for path, _ in leaves}
+    if odd := sorted(names ^ set(arrays)):
+        where = "not in it" if odd[0] in names else "unknown"
+        raise UsageError(f"{odd[0]} is {where}")
+    restored = [_like(_name(path), leaf, arrays[_name(path)]) for path, leaf in leaves]
+    tree: S = jax.tree_util.tree_unflatten(structure, restored)
+    return tree
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _plain(name: str, leaf: Any) -> Array:
+    """A leaf as an array of a type that the file format knows."""
+    if _is_key(leaf):
+        leaf = jax.random.key_data(leaf)
+    if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float):
+        raise TypeError(f"{name} is a {type(leaf).__name__}, not an array")
+    array = np.asarray(leaf, order="C")
+    return array.view(_stored_type(array.dtype))
+
+
+def _like(name: str, leaf: Any, array: Array) -> Any:
+    """The stored array as the same kind of thing as the template's leaf."""
+    expected = _plain(name, leaf)
+    if (array.shape, array.dtype) != (expected.shape, expected.dtype):
+        raise UsageError(
+            f"{name} is {array.dtype}{list(array.shape)}, "
+            f"expected {expected.dtype}{list(expected.shape)}"
+        )
+    if _is_key(leaf):
+        implementation = jax.random.key_impl(leaf)
+        return jax.random.wrap_key_data(jax.numpy.array(array), impl=implementation)
+    if isinstance(leaf, jax.Array):
+        return jax.numpy.array(array.view(leaf.dtype))
+    if isinstance(leaf, np.ndarray):
+        return array.view(leaf.dtype).copy()
+    return type(leaf)(array.item())
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jax.numpy.issubdtype(
+        leaf.dtype, jax.dtypes.prng_key
+    )
+
+
+def _stored_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Types that NumPy does not know, such as bfloat16, are stored by their bits."""
+    if dtype.isbuiltin == 1:
+        return dtype
+    return np.dtype(f"uint{8 * dtype.itemsize}")

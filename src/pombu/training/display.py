@@ -1,4 +1,4 @@
-"""What a user sees while a run goes on: a live table, or plain lines in a log file."""
+"""The display of a run under way: a live table, or plain lines in a log file."""
 
 import collections
 import math

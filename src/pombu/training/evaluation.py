@@ -1,4 +1,4 @@
-"""How good a policy is, measured on real episodes that are not learned from."""
+"""Evaluation: returns of a policy in real episodes that are not learned from."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Progress to TensorBoard and Weights & Biases: callbacks, one flag each."""
+"""Callbacks that log metrics to TensorBoard and Weights & Biases, one flag each."""
 
 import importlib.util
 import json
@@ -7,8 +7,8 @@ from typing import Any
 
 from pombu.envs import in_one_line
 from pombu.errors import RunError, UsageError
+from pombu.files import digest
 from pombu.training.callbacks import Callback, Progress
-from pombu.training.files import digest
 from pombu.training.metrics import MACHINE_DEPENDENT
 from pombu.training.run import TENSORBOARD, VERSIONS, open_run
 

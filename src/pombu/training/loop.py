@@ -2,31 +2,75 @@
 
 An iteration's row is written before its checkpoint. A crash between the two leaves a
 row too many, which resuming drops; it can never leave one too few.
+
+Ctrl-C and `kill` ask a run to stop; it does so between two stages, so that nothing is
+lost.
 """
 
 import contextlib
 import dataclasses
 import resource
+import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Generic
 
+from pombu.data.episodes import EPISODES, EpisodeStore, write_kept
 from pombu.errors import RunError
-from pombu.training import checkpoint, state_file
-from pombu.training.algorithm import Algorithm, Planner, S
-from pombu.training.callbacks import Callback, Everyone, Progress
+from pombu.files import write_atomic
+from pombu.training import checkpoint
+from pombu.training.algorithm import Algorithm, Planner, S, StageTimer
+from pombu.training.callbacks import Callback, CallbackList, Progress
 from pombu.training.checkpoint import Identity
-from pombu.training.episodes import EpisodeStore, write_kept
 from pombu.training.evaluation import FINAL_EPISODES, write_evaluation
-from pombu.training.files import write_atomic
 from pombu.training.metrics import MetricsFile, NonFiniteError, require_finite
 from pombu.training.run import Run
-from pombu.training.signals import StopNow, StopRequest, stop_requests
-from pombu.training.stages import StageTimer
 
 SCORE = "return_real"
 DIVERGED = "diverged.safetensors"
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """Which signal asked for a stop, if one did."""
+
+    def __init__(self) -> None:
+        """No signal has come."""
+        self.signal: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+
+class StopNow(BaseException):
+    """Ends an iteration between two stages; no `except Exception` may swallow it."""
+
+
+@contextlib.contextmanager
+def stop_requests(notify: Callable[[str], None]) -> Iterator[StopRequest]:
+    """Catch SIGINT and SIGTERM while inside; the second one interrupts at once."""
+    request = StopRequest()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if request:
+            raise KeyboardInterrupt
+        request.signal = number
+        name = signal.Signals(number).name
+        notify(f"{name}: stopping after this stage; once more stops at once.")
+
+    # Only the main thread may handle signals; elsewhere the caller's own rules hold.
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    earlier = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield request
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,18 +102,18 @@ def learn(
     Raises:
         RunError: The run cannot go on; what was collected is kept in the run folder.
     """
-    everyone = Everyone(callbacks)
+    combined = CallbackList(callbacks)
     with contextlib.ExitStack() as stack:
-        request = stack.enter_context(stop_requests(everyone.on_message))
+        request = stack.enter_context(stop_requests(combined.on_message))
         if run is not None:
             stack.enter_context(run.locked())
             run.record_start()
-        loop = _Loop(algorithm, seed, total_steps, everyone, request, run, begin)
+        loop = _Loop(algorithm, seed, total_steps, combined, request, run, begin)
         result = loop.learn()
         if run is not None and result.finished:
             policy = algorithm.policy(result.state)
             if isinstance(policy, Planner):
-                everyone.on_message(
+                combined.on_message(
                     f"Measuring what was learned in {FINAL_EPISODES} more episodes; "
                     "every step is planned, so this takes a while."
                 )
@@ -90,7 +134,7 @@ class _Loop(Generic[S]):
         algorithm: Algorithm[S],
         seed: int,
         total_steps: int,
-        everyone: Everyone,
+        callbacks: CallbackList,
         request: StopRequest,
         run: Run | None,
         begin: tuple[S, EpisodeStore] | None,
@@ -98,10 +142,10 @@ class _Loop(Generic[S]):
         self.algorithm = algorithm
         self.seed = seed
         self.total_steps = total_steps
-        self.everyone = everyone
+        self.callbacks = callbacks
         self.request = request
         self.run = run
-        self.timer = StageTimer(self._before_stage, everyone.on_stage_end)
+        self.timer = StageTimer(self._before_stage, callbacks.on_stage_end)
         self.started = time.perf_counter()
         self.checkpoint_seconds = 0.0
         self.metrics: dict[str, float] = {}
@@ -120,13 +164,13 @@ class _Loop(Generic[S]):
         """Iterate to the end, and save what is not saved yet."""
         content = False
         try:
-            self.everyone.on_start(self._progress())
+            self.callbacks.on_start(self._progress())
             while not (content or self.request or self._all_steps_taken()):
                 content = self._iterate()
         except StopNow:
             pass
         finally:
-            self.everyone.on_stop(self._progress())
+            self.callbacks.on_stop(self._progress())
         self._save()
         finished = content or self._all_steps_taken()
         return Result(self.state, self.episodes, finished, self.request.signal)
@@ -135,7 +179,7 @@ class _Loop(Generic[S]):
         """Go on from the last good checkpoint; without one, start again."""
         checkpoint.clean(run.path)
         found = checkpoint.load_latest(
-            run.path, self.state, identity(self.algorithm), self.everyone.on_message
+            run.path, self.state, identity(self.algorithm), self.callbacks.on_message
         )
         if found is not None:
             loaded, self.episodes = found
@@ -174,9 +218,9 @@ class _Loop(Generic[S]):
         if self.run is None or self.iteration % self.run.spec.checkpoint_every == 0:
             self._save()
         progress = self._progress()
-        go_on = self.everyone.on_iteration(progress)
+        go_on = self.callbacks.on_iteration(progress)
         if SCORE in metrics:
-            go_on = self.everyone.on_evaluation(progress) and go_on
+            go_on = self.callbacks.on_evaluation(progress) and go_on
         return not go_on
 
     def _record(self, state: S, metrics: dict[str, float], seconds: float) -> None:
@@ -222,8 +266,8 @@ class _Loop(Generic[S]):
         except NonFiniteError:
             if self.run is not None:
                 path = self.run.path / DIVERGED
-                write_atomic(path, state_file.to_bytes(state))
-                self.everyone.on_message(f"The diverged state is kept in {path}.")
+                write_atomic(path, checkpoint.state_to_bytes(state))
+                self.callbacks.on_message(f"The diverged state is kept in {path}.")
             raise
 
     def _keep_what_was_collected(self, earlier: int, error: Exception) -> None:
@@ -237,17 +281,17 @@ class _Loop(Generic[S]):
         if self.run is None or not extra:
             return
         with contextlib.suppress(RunError):
-            shard = write_kept(self.run.path / checkpoint.EPISODES, extra)
-            self.everyone.on_message(
+            shard = write_kept(self.run.path / EPISODES, extra)
+            self.callbacks.on_message(
                 f"The {shard.steps} real steps of the unfinished iteration are kept in "
-                f"{self.run.path / checkpoint.EPISODES / shard.file}."
+                f"{self.run.path / EPISODES / shard.file}."
             )
 
     def _before_stage(self, name: str) -> None:
         """Stages are where a run may stop, once its last iteration is on the disk."""
         if self.request and self._is_saved():
             raise StopNow
-        self.everyone.on_stage(name)
+        self.callbacks.on_stage(name)
 
     def _is_saved(self) -> bool:
         return self.run is None or self.saved_iteration == self.iteration

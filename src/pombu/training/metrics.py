@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pombu.errors import RunError
-from pombu.training.files import DamagedFileError, write_atomic, writing
+from pombu.files import DamagedFileError, write_atomic, writing
 
 MACHINE_DEPENDENT = ("_seconds", "_memory")
 

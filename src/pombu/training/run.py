@@ -11,19 +11,25 @@ tensorboard/     events, where asked for
 
 import contextlib
 import dataclasses
+import datetime
 import fcntl
+import importlib.metadata
 import json
 import os
+import platform
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pombu.cores import usable_cores
+from pombu.data.episodes import EPISODES
 from pombu.errors import RunError, UsageError
+from pombu.files import write_atomic
 from pombu.randomness import require_seed
 from pombu.training import checkpoint, config_file
-from pombu.training.files import write_atomic
-from pombu.training.provenance import provenance
 
 CONFIG = "config.json"
 VERSIONS = "versions.json"
@@ -31,6 +37,22 @@ METRICS = "metrics.csv"
 EVALUATION = "evaluation.json"
 TENSORBOARD = "tensorboard"
 LOCK = "lock"
+
+PACKAGES = (
+    "pombu",
+    "jax",
+    "jaxlib",
+    "equinox",
+    "optax",
+    "numpy",
+    "gymnasium",
+    "mujoco",
+    "safetensors",
+    "stable-baselines3",
+    "torch",
+    "matplotlib",
+)
+"""Packages that a run's numbers depend on."""
 
 
 class InUseError(UsageError):
@@ -148,7 +170,7 @@ def create(path: Path, spec: RunSpec) -> Run:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
         (temporary / checkpoint.CHECKPOINTS).mkdir()
-        (temporary / checkpoint.EPISODES).mkdir()
+        (temporary / EPISODES).mkdir()
         write_json(temporary / CONFIG, _spec_json(spec))
         temporary.rename(path)
     except OSError as error:
@@ -210,3 +232,52 @@ def write_json(path: Path, content: Any) -> None:
 
 def _spec_json(spec: RunSpec) -> dict[str, Any]:
     return {"format": 1, **dataclasses.asdict(spec)}
+
+
+def provenance() -> dict[str, Any]:
+    """Everything about this process that a reader of the run may want to know."""
+    return {
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        # Where the program lies is this machine's own affair.
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "usable_cores": usable_cores(),
+        "packages": versions(),
+        "git": git_state(Path(__file__).parent),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of the packages that a run's numbers depend on."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Commit of the source and whether it was changed; None outside a git checkout."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {"commit": commit, "changed": bool(_git(folder, "status", "--porcelain"))}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

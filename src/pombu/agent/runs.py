@@ -1,13 +1,13 @@
-"""From a run folder to its algorithm, ready to go on or to be measured."""
+"""Saved runs: the algorithm and the state that a run folder describes."""
 
 from typing import Any, Literal
 
 from pombu.algorithms.registry import config_type, make
 from pombu.envs import load, short_name
 from pombu.errors import RunError, UsageError
+from pombu.files import DamagedFileError
 from pombu.training import checkpoint, config_file
 from pombu.training.algorithm import Algorithm
-from pombu.training.files import DamagedFileError
 from pombu.training.loop import identity
 from pombu.training.run import CONFIG, Run
 

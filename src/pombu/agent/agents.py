@@ -1,4 +1,4 @@
-"""The familiar face: agents with Stable-Baselines3's manners over the pure core.
+"""Agents: every algorithm as a class with the methods of Stable-Baselines3.
 
 ```python
 agent = POMBU("HalfCheetah", seed=0).learn(total_timesteps=20_000)
@@ -7,8 +7,8 @@ agent.save("cheetah")
 agent = POMBU.load("cheetah")
 ```
 
-An agent holds a learner and a state and forwards to them. Saving writes a run folder,
-so `load` also takes the folder of any `pombu train`.
+An agent holds a learner and its state. Saving writes a run folder, so `load` also takes
+the folder of any `pombu train`.
 """
 
 import difflib
@@ -19,27 +19,37 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from pombu import ask_tell, presets
+from pombu import presets
+from pombu.agent import ask_tell
+from pombu.agent.ask_tell import Proposal
+from pombu.agent.runs import algorithm_of
 from pombu.algorithms import registry
-from pombu.ask_tell import Proposal
+from pombu.algorithms.pombu import Learner, State
 from pombu.config.budget import budget
 from pombu.data import read_logged
+from pombu.data.episodes import EPISODES, EpisodeStore
 from pombu.envs import EnvConfig, Episode, config_of, load
 from pombu.errors import StoppedError, UsageError
+from pombu.estimates import q_uncertainty
 from pombu.randomness import Keys, require_seed
-from pombu.runs import algorithm_of
 from pombu.training import checkpoint, config_file
-from pombu.training.algorithm import Algorithm, Planner, Policy
+from pombu.training.algorithm import (
+    Algorithm,
+    Explores,
+    Planner,
+    Policy,
+    StageTimer,
+    begin_from,
+)
 from pombu.training.callbacks import Callback, Progress
 from pombu.training.display import display
-from pombu.training.episodes import EpisodeStore
 from pombu.training.loop import identity, learn
 from pombu.training.metrics import require_finite
-from pombu.training.outside import Explores, begin_from
 from pombu.training.run import CONFIG, Run, RunSpec, create, open_run
-from pombu.training.stages import StageTimer
 
 A = TypeVar("A", bound="Agent")
 
@@ -145,9 +155,9 @@ class Agent:
         run = create(Path(out), self._spec(target)) if out is not None else None
         begin = (self.state, self.episodes)
         shown = [display()] if progress_bar else []
-        everyone = [_Remember(self), *shown, *callbacks]
+        all_callbacks = [_KeepState(self), *shown, *callbacks]
         self._explored = None
-        result = learn(self.learner, self.seed, target, everyone, run, begin)
+        result = learn(self.learner, self.seed, target, all_callbacks, run, begin)
         self.state, self.episodes = result.state, result.episodes
         if result.signal is not None and not result.finished:
             raise _stopped(result.signal)
@@ -162,7 +172,7 @@ class Agent:
         number = len(self.episodes)
         since = len(ask_tell.waiting(self.state, self.episodes))
         if self._explored is None:
-            # Those that wait for their lesson must not change what is proposed next.
+            # Episodes not learned from yet must not change what is proposed next.
             learned = EpisodeStore(list(self.episodes)[: number - since])
             self._explored = learner.explore(self.state, learned)
         _, explorers = self._explored
@@ -252,7 +262,7 @@ class Agent:
                 f"{run.path} holds a save of iteration {saved.iteration}, and this "
                 f"agent has only had {iteration}: choose another folder."
             )
-        if not self.episodes.go_on_after(run.path / checkpoint.EPISODES, saved.shards):
+        if not self.episodes.go_on_after(run.path / EPISODES, saved.shards):
             raise UsageError(
                 f"{run.path} holds an agent with other real episodes: choose another "
                 "folder, so that neither of them is lost."
@@ -275,7 +285,7 @@ class Agent:
             )
         learner = algorithm_of(run, None if env is None else config_of(env).id)
         template = learner.init(run.spec.seed)
-        found = checkpoint.load_latest(run.path, template, identity(learner), _complain)
+        found = checkpoint.load_latest(run.path, template, identity(learner), _warn)
         if found is None:
             raise UsageError(f"{run.path} has no checkpoint: train or save first.")
         loaded, episodes = found
@@ -293,8 +303,8 @@ class Agent:
         )
 
 
-class _Remember(Callback):
-    """What was learned before a fault stays with the agent."""
+class _KeepState(Callback):
+    """Gives the agent each iteration's state, so that a later fault loses none."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -324,5 +334,108 @@ def _stopped(number: int) -> BaseException:
     return StoppedError(kept, number)
 
 
-def _complain(message: str) -> None:
+def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=3)
+
+
+class _WithEnsemble(Agent):
+    """Agents whose ensemble tells how uncertain a Q-value is."""
+
+    learner: Learner
+    state: State
+
+    def q_uncertainty(
+        self, observation: Any, action: Any, rollouts: int = 20
+    ) -> np.ndarray:
+        """sqrt(U) of Q(s, a) under the current policy, in units of the task's reward.
+
+        It is an array with one number per pair, also where there is only one. Before
+        anything was learned it tells how far untrained networks lie apart.
+
+        Args:
+            observation: one observation or a batch.
+            action: in the environment's own units; clipped to its bounds.
+            rollouts: imagined trajectories per pair whose variances are averaged.
+        """
+        task = self.learner.task
+        states = as_rows("observation", observation, task.observation_dim)
+        actions = as_rows("action", action, task.action_dim)
+        if len(states) != len(actions) or rollouts < 1:
+            raise UsageError(
+                f"There are {len(states)} observations, {len(actions)} actions and "
+                f"{rollouts} rollouts: give one action per observation and at least "
+                "one rollout."
+            )
+        if self.config.model.kind != "ensemble":
+            raise UsageError(
+                "The agent imagines in the simulator, so it has no learned ensemble to "
+                "be uncertain: train it with model.kind = ensemble."
+            )
+        uncertainty = q_uncertainty(
+            self.state.policy,
+            self.state.value,
+            self.learner.world(self.state),
+            replace(self.learner.rules, horizon=task.horizon),
+            jnp.asarray(states),
+            jnp.asarray(task.action_box.clip(actions)),
+            rollouts,
+            jax.random.key(self.seed),
+        )
+        return np.asarray(uncertainty)
+
+
+class POMBU(_WithEnsemble):
+    """Policy Optimization with Model-Based Uncertainty."""
+
+    algorithm = "pombu"
+
+
+class MEPPO(_WithEnsemble):
+    """Model-ensemble PPO: POMBU without its uncertainty."""
+
+    algorithm = "meppo"
+
+
+class METRPO(Agent):
+    """Model-Ensemble Trust-Region Policy Optimization."""
+
+    algorithm = "metrpo"
+
+
+class SLBO(Agent):
+    """Stochastic Lower Bound Optimization."""
+
+    algorithm = "slbo"
+
+
+class MBMPO(Agent):
+    """Model-Based Meta-Policy Optimization; acts by the policy before adaptation."""
+
+    algorithm = "mbmpo"
+
+
+class PETS(Agent):
+    """Probabilistic Ensembles with Trajectory Sampling: every action is planned.
+
+    `predict` has no plan to go on from, so it searches from the middle of the box.
+    """
+
+    algorithm = "pets"
+
+
+class STEVE(Agent):
+    """Stochastic Ensemble Value Expansion."""
+
+    algorithm = "steve"
+
+
+class SAC(Agent):
+    """Soft actor-critic, by Stable-Baselines3."""
+
+    algorithm = "sac"
+
+
+class PPO(Agent):
+    """Proximal policy optimisation, by Stable-Baselines3."""
+
+    algorithm = "ppo"

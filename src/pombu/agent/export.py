@@ -10,8 +10,8 @@ from safetensors.numpy import save
 from pombu.data import Experience
 from pombu.envs import Task
 from pombu.errors import UsageError
+from pombu.files import write_atomic
 from pombu.policies import GaussianPolicy
-from pombu.training.files import write_atomic
 
 FORMAT = "1"
 
@@ -19,7 +19,7 @@ FORMAT = "1"
 def export_policy(path: Path, task: Task, state: Any, about: dict[str, Any]) -> None:
     """Write the mean network, its input's units, the action box and the log-std.
 
-    `pombu.numpy_policy` reads it back in a few lines of NumPy.
+    `pombu.agent.numpy_policy` reads it back in a few lines of NumPy.
 
     Raises:
         UsageError: The state holds no policy of this kind.

@@ -11,13 +11,12 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from pombu.data import Normaliser
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import Episode, Task
 from pombu.errors import RunError, UsageError
 from pombu.policies import GaussianPolicy
 from pombu.rollouts import act_alone
-from pombu.training.algorithm import Algorithm
-from pombu.training.episodes import EpisodeStore
-from pombu.training.outside import Explores
+from pombu.training.algorithm import Algorithm, Explores
 
 
 class Proposal:

@@ -1,4 +1,4 @@
-"""Every real episode of a run, in the order collected, and its files.
+"""The store of a run's real episodes, in the order collected, and its files.
 
 Episodes are written once, some at a time, into numbered files ("shards") that are never
 changed. A checkpoint names the shards it needs by checksum, so saving one costs the
@@ -13,7 +13,10 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from pombu.envs import Episode
-from pombu.training.files import digest, read_checked, set_aside, write_atomic
+from pombu.files import digest, read_checked, set_aside, write_atomic
+
+EPISODES = "episodes"
+"""The folder of a run that holds the shards."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Filming a policy: frames of one real episode, as mp4 and as an animated preview."""
+"""Videos of a policy: one real episode as mp4 and as an animated preview."""
 
 import warnings
 from collections.abc import Callable
@@ -24,8 +24,8 @@ def frames(
         env = task.make(render_mode="rgb_array")
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"{task.config.id} cannot be filmed ({error}): its environment must render "
-            "rgb_array."
+            f"{task.config.id} cannot be recorded ({error}): its environment must "
+            "render rgb_array."
         ) from error
     key = jax.random.key(seed)
     try:
@@ -54,7 +54,7 @@ def _asked(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
     except Exception as error:
         raise RunError(
             f"The environment raised {in_one_line(error)} in {method.__name__}: it has "
-            "to be mended there."
+            "to be fixed there."
         ) from error
 
 
@@ -63,7 +63,7 @@ def _picture(env: Any) -> np.ndarray:
         picture = env.render()
     except Exception as error:
         raise UsageError(
-            f"The environment cannot be filmed ({in_one_line(error)}): it must have "
+            f"The environment cannot be recorded ({in_one_line(error)}): it must have "
             "the render mode rgb_array, a factory must take render_mode and pass it "
             "on, and what it renders with must be installed."
         ) from error
@@ -85,7 +85,7 @@ def write_video(path: Path, pictures: list[np.ndarray], rate: int) -> Path:
         import imageio.v2 as imageio
     except ImportError as error:
         raise UsageError(
-            "Filming needs imageio: install it with `pip install 'pombu[report]'`."
+            "A video needs imageio: install it with `pip install 'pombu[report]'`."
         ) from error
     path.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():

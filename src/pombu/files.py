@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and named when they are damaged."""
+"""Atomic, checksummed files: whole or not there, and named when they are damaged."""
 
 import contextlib
 import hashlib
