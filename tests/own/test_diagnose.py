@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pombu.cli import main
-from pombu.diagnostics.measure import Measured
-from pombu.diagnostics.words import (
+from pombu.analysis.diagnosis import (
+    Measured,
     disagreement_over_error,
     judge,
     optimism,
     rank_correlation,
 )
+from pombu.cli import main
 
 RNG = np.random.default_rng(0)
 SPREAD = RNG.uniform(0.1, 1.0, 200)

@@ -40,7 +40,7 @@ class Command:
 
     def run(self) -> int:
         """Write the page and say where it is."""
-        from pombu.report.build import build
+        from pombu.analysis.report.page import build
         from pombu.training.files import write_atomic
 
         if not self.runs:

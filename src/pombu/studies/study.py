@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from pombu.analysis.curves import STUDY_FILES
 from pombu.errors import PombuError, RunError, UsageError
 from pombu.studies.backends import Backend
-from pombu.studies.curves import STUDY_FILES
 from pombu.studies.jobs import Planned
 from pombu.studies.progress import RunProgress, examine
 from pombu.studies.worker import FAILURE, PATIENCE, note_failure, read_failure
