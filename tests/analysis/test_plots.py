@@ -5,16 +5,15 @@ from pathlib import Path
 
 from fabricated import HEIGHTS, write_run
 
-from pombu.analysis.curves import by_label
+from pombu.analysis.curves import by_label, find_curves
 from pombu.analysis.plots import draw_learning
-from pombu.paper.panel_runs import read_sources
 from pombu.studies.jobs import Job
 
 
 def test_no_two_labels_look_the_same(tmp_path: Path) -> None:
     for algorithm in HEIGHTS:
         write_run(Job(algorithm, "HalfCheetah", total_steps=1000), tmp_path / algorithm)
-    figure = draw_learning(read_sources([tmp_path]))
+    figure = draw_learning(find_curves([tmp_path]))
     lines = figure.axes[0].get_lines()
     assert len(lines) == len(HEIGHTS)
     looks = {(line.get_color(), line.get_linestyle()) for line in lines}
@@ -30,7 +29,7 @@ def test_runs_that_differ_in_much_are_all_there(tmp_path: Path) -> None:
     for name, overrides in changes.items():
         job = Job("pombu", "HalfCheetah", total_steps=1000, overrides=overrides)
         write_run(job, tmp_path / name)
-    groups = by_label(read_sources([tmp_path]))
+    groups = by_label(find_curves([tmp_path]))
     assert {c.run.path.name for group in groups.values() for c in group} == set(changes)
 
 
@@ -43,6 +42,6 @@ def test_a_setting_that_came_later_is_its_default(tmp_path: Path) -> None:
     content = json.loads(file.read_text())
     assert content["config"]["model"].pop("reinitialise_in_turn") is False
     file.write_text(json.dumps(content))
-    ((label, group),) = by_label(read_sources([tmp_path])).items()
+    ((label, group),) = by_label(find_curves([tmp_path])).items()
     assert label == "pombu (fast)"
     assert len(group) == 2

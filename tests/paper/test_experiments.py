@@ -11,11 +11,12 @@ import pytest
 from fabricated import panels_of, write_run, write_runs
 from rich.console import Console
 
+from pombu.analysis.curves import find_curves
 from pombu.cli import main
-from pombu.paper.costs import imagined_steps
+from pombu.paper.costs import planned_imagined_steps
 from pombu.paper.experiments import at
 from pombu.paper.outputs import departures, summarise
-from pombu.paper.panel_runs import Request, gather_results, read_sources
+from pombu.paper.panel_runs import Request, gather_results
 from pombu.paper.reproduce import PAGES, find, names
 from pombu.paper.tables import return_rows
 from pombu.studies.jobs import Job
@@ -226,12 +227,12 @@ def test_costs_are_counted_once_and_estimated_from_measured_runs(
 ) -> None:
     job = Job("pombu", "HalfCheetah", 0, "paper", 200_000)
     # 100 iterations: 20 updates of 200 x 200 steps, 99 times 10 explorers.
-    assert imagined_steps(job) == 100 * 20 * 40_000 + 99 * 10 * 40_000
-    assert imagined_steps(replace(job, algorithm="meppo")) == 100 * 20 * 40_000
-    assert imagined_steps(replace(job, algorithm="sac")) == 0
+    assert planned_imagined_steps(job) == 100 * 20 * 40_000 + 99 * 10 * 40_000
+    assert planned_imagined_steps(replace(job, algorithm="meppo")) == 100 * 20 * 40_000
+    assert planned_imagined_steps(replace(job, algorithm="sac")) == 0
     # 33.3 iterations of 30 trajectories are 34: a run ends when its steps are taken.
     trpo = replace(job, algorithm="metrpo")
-    assert imagined_steps(trpo) == 34 * 20 * 250 * 200
+    assert planned_imagined_steps(trpo) == 34 * 20 * 250 * 200
     write_run(job, tmp_path / "run")
     (tmp_path / "run" / "versions.json").write_text('[{"usable_cores": 2}]')
     shutil.copytree(tmp_path / "run", tmp_path / "kept")
@@ -279,7 +280,7 @@ def test_arms_are_compared_after_as_many_steps(tmp_path: Path) -> None:
     assert chance["real_steps"] == 40_000
     for arm in summary["after_1e5_steps"].values():
         assert arm["real_steps"] == 40_000
-    curves = read_sources([tmp_path / "runs"])
+    curves = find_curves([tmp_path / "runs"])
     at_40k = [
         curve.until(40_000).rows[-1]["return_real"]
         for curve in curves

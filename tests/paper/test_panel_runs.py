@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from fabricated import panels_of, write_run
 
+from pombu.analysis.curves import find_curves
 from pombu.errors import UsageError
 from pombu.paper.outputs import headline
 from pombu.paper.panel_runs import (
@@ -13,7 +14,6 @@ from pombu.paper.panel_runs import (
     answers,
     choose,
     gather_results,
-    read_sources,
 )
 from pombu.studies.jobs import Job, plan
 from pombu.studies.progress import PlainRuns
@@ -138,7 +138,7 @@ def test_the_longest_run_answers_and_is_cut_off(tmp_path: Path) -> None:
     short = Job("pombu", "HalfCheetah", 0, total_steps=4000)
     write_run(short, tmp_path / "a")
     write_run(replace(short, total_steps=400_000), tmp_path / "b")
-    found = choose(short, read_sources([tmp_path]))
+    found = choose(short, find_curves([tmp_path]))
     assert found is not None
     assert found.run.path.name == "b"
     (panel,) = panels_of("figure-4")
@@ -154,7 +154,7 @@ def test_runs_are_found_at_any_depth_and_items_are_no_runs(tmp_path: Path) -> No
     write_run(Job("pombu", "HalfCheetah", 0, total_steps=4000), run)
     (tmp_path / "figure-2" / "config.json").write_text("{}")
     for source in (tmp_path, tmp_path / "figure-2", run):
-        assert [curve.run.path for curve in read_sources([source])] == [run]
+        assert [curve.run.path for curve in find_curves([source])] == [run]
 
 
 def test_the_papers_number_says_its_steps_where_they_are_not_ours(
@@ -175,4 +175,4 @@ def test_the_papers_number_says_its_steps_where_they_are_not_ours(
 
 def test_an_item_does_not_accept_another_kind_of_source(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no folder"):
-        read_sources([tmp_path / "missing"])
+        find_curves([tmp_path / "missing"])

@@ -17,9 +17,15 @@ from pombu.errors import RunError, UsageError
 from pombu.studies.backends import BackendOptions, LocalBackend
 from pombu.studies.jobs import Job, plan
 from pombu.studies.progress import RunProgress
-from pombu.studies.ray_backend import RayBackend, Report, train_remotely
+from pombu.studies.ray_backend import (
+    FolderChanges,
+    RayBackend,
+    WorkerReport,
+    apply_changes,
+    read_changes,
+    train_remotely,
+)
 from pombu.studies.study import run_study
-from pombu.studies.sync import FolderChanges, apply_changes, read_changes
 from pombu.training.metrics import deterministic, read_rows
 from pombu.training.run import create
 
@@ -130,7 +136,7 @@ class FullDisk:
     def wait(self, reports: list[object], timeout: float) -> tuple[list[object]]:
         return (reports,)
 
-    def get(self, report: Report) -> Report:
+    def get(self, report: WorkerReport) -> WorkerReport:
         return report
 
     def cancel(self, task: object, force: bool) -> None:
@@ -145,7 +151,7 @@ def test_a_full_disk_here_fails_one_run_and_not_the_study(
 
     monkeypatch.setattr("pombu.studies.ray_backend.apply_changes", refuse)
     backend = RayBackend.__new__(RayBackend)
-    disk, task = FullDisk(), iter([Report(FolderChanges(), 7)])
+    disk, task = FullDisk(), iter([WorkerReport(FolderChanges(), 7)])
     vars(backend).update(_ray=disk, _cores=1, _gpus=0.0, _workers=2)
     vars(backend).update(_running={tmp_path: (task, None)}, pids={})
     assert backend.poll() == {tmp_path: "failed"}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fabricated import panels_of, write_run
 
+from pombu.analysis.curves import find_curves
 from pombu.analysis.results_page import train_command
 from pombu.cli import main
 from pombu.errors import StoppedError, UsageError
@@ -18,16 +19,14 @@ from pombu.paper.panel_runs import (
     choose,
     departed,
     gather_results,
-    read_sources,
 )
 from pombu.paper.reproduce import reproduce_all
-from pombu.studies import sync, worker
+from pombu.studies import ray_backend, worker
 from pombu.studies.backends import BackendOptions
 from pombu.studies.jobs import Job, longest
 from pombu.studies.progress import PlainRuns, examine
-from pombu.studies.ray_backend import _require_listener
+from pombu.studies.ray_backend import FolderChanges, _require_listener, apply_changes
 from pombu.studies.study import Outcome, _prepare
-from pombu.studies.sync import FolderChanges, apply_changes
 from pombu.studies.worker import FAILURE
 from pombu.training.config_file import flat, to_json
 from pombu.training.run import open_run
@@ -80,10 +79,10 @@ def test_a_run_with_today_s_values_comes_first(tmp_path: Path) -> None:
     write_run(JOB, tmp_path / "exact")
     other = replace(JOB, total_steps=400_000, overrides=(("model.max_steps", 77),))
     write_run(other, tmp_path / "other")
-    found = choose(JOB, read_sources([tmp_path]))
+    found = choose(JOB, find_curves([tmp_path]))
     assert found is not None
     assert found.run.path.name == "exact"
-    longer = choose(replace(JOB, total_steps=400_000), read_sources([tmp_path]))
+    longer = choose(replace(JOB, total_steps=400_000), find_curves([tmp_path]))
     assert longer is not None
     config = flat(to_json(JOB.config()))
     assert departed(longer.run.spec, config) == ["model.max_steps = 77"]
@@ -191,7 +190,7 @@ def test_a_checkpoint_arrives_whole_or_not_at_all(
         path.write_bytes(content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sync, "write_atomic", full)
+        patch.setattr(ray_backend, "write_atomic", full)
         with pytest.raises(OSError, match="no space"):
             apply_changes(FolderChanges(files), tmp_path)
     assert not (tmp_path / "checkpoints" / "000001").exists()

@@ -21,7 +21,7 @@ from pombu.studies import worker
 from pombu.studies.backends import BackendOptions, Ending, LocalBackend
 from pombu.studies.jobs import Job, plan, require_trusted
 from pombu.studies.progress import (
-    LiveRuns,
+    LiveTable,
     PlainRuns,
     examine,
     pace,
@@ -458,7 +458,7 @@ def test_the_live_table_shows_every_run(tmp_path: Path) -> None:
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=120)
     view = watcher(console)
-    assert isinstance(view, LiveRuns)
+    assert isinstance(view, LiveTable)
     waiting = examine(tmp_path / "a-run", 1000)
     running = dataclasses.replace(
         waiting, name="another", state="running", real_steps=250, seconds_per_step=0.1
@@ -479,7 +479,7 @@ def test_a_narrow_terminal_shows_what_matters(tmp_path: Path) -> None:
     runs[35] = dataclasses.replace(
         runs[35], state="running", real_steps=250, seconds_per_step=0.1
     )
-    view = LiveRuns(console)
+    view = LiveTable(console)
     view.show(runs, 2)
     view.close()
     shown = text.getvalue()

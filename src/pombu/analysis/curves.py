@@ -1,7 +1,7 @@
 """Learning curves of runs: read them, summarise them, group seeds and label them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from pombu.envs import short_name
 from pombu.errors import UsageError
 from pombu.training.config_file import flat
 from pombu.training.metrics import Row, read_rows
-from pombu.training.run import CONFIG, Run, open_run
+from pombu.training.run import CONFIG, METRICS, Run, open_run
 
 STUDY_FILES = ("study.json", "study.lock")
 """What a study leaves beside its run folders."""
@@ -109,6 +109,34 @@ def _runs_of(folder: Path) -> list[Path]:
 
 LABEL_DIFFERENCES = 3
 MISSING = "–"
+
+
+def find_curves(folders: Iterable[Path]) -> list[Curve]:
+    """Read the runs in folders: each is a run folder, or holds some at any depth.
+
+    Runs without a finished iteration are left out.
+
+    Raises:
+        UsageError: One of them is no folder.
+    """
+    found = []
+    for folder in folders:
+        for path in _runs_inside(folder):
+            run = open_run(path)
+            rows = read_rows(run.metrics)[1]
+            if rows:
+                found.append(Curve(run, rows))
+    return found
+
+
+def _runs_inside(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise UsageError(
+            f"{folder} is no folder: give run folders, or a folder that holds some."
+        )
+    # Other folders have a config.json as well; only a run has metrics beside it.
+    found = sorted(path.parent for path in folder.rglob(METRICS))
+    return [path for path in found if (path / CONFIG).exists()]
 
 
 @dataclass(frozen=True)

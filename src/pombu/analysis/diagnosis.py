@@ -54,8 +54,8 @@ _predict_step = jit(predict_step)
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The learned world beside the real one, under the same policy."""
+class Measurements:
+    """Learned dynamics compared with the real environment, under the same policy."""
 
     error: np.ndarray
     """[T, o] median absolute error of open-loop predictions by horizon, in standard
@@ -80,7 +80,7 @@ class Measured:
 
 def measure(
     learner: Any, state: Any, episodes: Sequence[Episode], number: int, seed: int
-) -> Measured:
+) -> Measurements:
     """Run the policy in `number` real episodes and repeat them in the learned world.
 
     Raises:
@@ -108,7 +108,7 @@ def measure(
     real = collect(task, act, keys.episodes("diagnose", number))
     disagreement, one_step = _one_step(world, rules, real)
     error, trajectory, predicted = _open_loop(world, rules, real)
-    return Measured(
+    return Measurements(
         error,
         trajectory,
         predicted,
@@ -183,7 +183,7 @@ class Verdict:
     sentences: tuple[str, ...]
 
 
-def judge(measured: Measured, rows: Sequence[Row]) -> Verdict:
+def judge(measured: Measurements, rows: Sequence[Row]) -> Verdict:
     """Read the measurements, and the run's metrics by iteration."""
     found: list[tuple[str, str]] = []
     notes = [_errors(measured)]
@@ -234,7 +234,7 @@ def judge(measured: Measured, rows: Sequence[Row]) -> Verdict:
     return Verdict(limit, (*sentences, *notes))
 
 
-def optimism(measured: Measured) -> tuple[float, bool]:
+def optimism(measured: Measurements) -> tuple[float, bool]:
     """Imagined minus real mean return, and whether that is more than chance."""
     real, imagined = measured.real_returns, measured.imagined_returns
     if not len(imagined):
@@ -245,7 +245,7 @@ def optimism(measured: Measured) -> tuple[float, bool]:
     return gap, gap > max(OPTIMISM * float(np.sqrt(spread)), large)
 
 
-def disagreement_over_error(measured: Measured) -> float:
+def disagreement_over_error(measured: Measurements) -> float:
     """Typical disagreement of the members divided by their typical error."""
     error = float(np.median(measured.one_step_error))
     return float(np.median(measured.disagreement)) / max(error, 1e-12)
@@ -257,7 +257,7 @@ def rank_correlation(one: np.ndarray, two: np.ndarray) -> float:
     return 0.0 if math.isnan(found) else found
 
 
-def _errors(measured: Measured) -> str:
+def _errors(measured: Measurements) -> str:
     steps = len(measured.error)
     worst = int(np.argmax(measured.error[-1]))
     return (
@@ -286,7 +286,7 @@ def _uncertainty(ratio: float, rows: Sequence[Row]) -> list[tuple[str, str]]:
     return []
 
 
-def _exploration(measured: Measured, rows: Sequence[Row]) -> list[tuple[str, str]]:
+def _exploration(measured: Measurements, rows: Sequence[Row]) -> list[tuple[str, str]]:
     returns = np.array([row["return_real"] for row in rows if "return_real" in row])
     if len(returns) < 6 or measured.action_std > QUIET:
         return []
@@ -307,7 +307,7 @@ def _last(rows: Sequence[Row], name: str) -> float | None:
     return float(np.mean(values[-3:])) if values else None
 
 
-def draw_figures(measured: Measured) -> dict[str, Figure]:
+def draw_figures(measured: Measurements) -> dict[str, Figure]:
     """All figures, by the name of their files."""
     return {
         "error-by-horizon": _draw_errors(measured),
@@ -316,7 +316,7 @@ def draw_figures(measured: Measured) -> dict[str, Figure]:
     }
 
 
-def _draw_errors(measured: Measured) -> Figure:
+def _draw_errors(measured: Measurements) -> Figure:
     """Open-loop prediction error of every dimension, the worst of them by name."""
     steps = np.arange(1, len(measured.error) + 1)
     error = np.maximum(measured.error, FLOOR)
@@ -342,7 +342,7 @@ def _draw_errors(measured: Measured) -> Figure:
     return figure
 
 
-def _draw_trajectories(measured: Measured) -> Figure:
+def _draw_trajectories(measured: Measurements) -> Figure:
     """A real trajectory, and what each member makes of its start and actions."""
     shown = worst_dimensions(measured)
     columns = min(3, len(shown))
@@ -369,7 +369,7 @@ def _draw_trajectories(measured: Measured) -> Figure:
     return figure
 
 
-def _draw_disagreement(measured: Measured) -> Figure:
+def _draw_disagreement(measured: Measurements) -> Figure:
     """Members' disagreement against their error, one dot per real step."""
     chosen = slice(None, None, max(len(measured.disagreement) // DOTS, 1))
     x = np.maximum(measured.disagreement[chosen], FLOOR)
@@ -394,7 +394,7 @@ def _draw_disagreement(measured: Measured) -> Figure:
     return figure
 
 
-def worst_dimensions(measured: Measured) -> list[int]:
+def worst_dimensions(measured: Measurements) -> list[int]:
     """The dimensions with the largest errors at the end, in the data's order."""
     order = np.argsort(measured.error[-1])[::-1][:NAMED]
     return sorted(int(dimension) for dimension in order)

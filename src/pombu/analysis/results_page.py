@@ -58,7 +58,7 @@ class Goal:
 
 
 PublishedFor = Callable[[Curve], Mapping[str, Published]]
-"""Looks up published numbers of a run's task as it was set, by algorithm."""
+"""Looks up the published numbers for a run's task and its settings, by algorithm."""
 
 GOALS = {
     "Pendulum-v1": Goal(
@@ -79,7 +79,7 @@ REMARKS = "remarks.md"
 
 
 @dataclass(frozen=True)
-class Section:
+class TaskSection:
     """The runs of one task as it was set, with what there is to compare them with."""
 
     name: str
@@ -163,7 +163,7 @@ def write_page(
     for name in dict.fromkeys(map(_setting, curves)):
         own = [curve for curve in curves if _setting(curve) == name]
         paper, goal = published_for(own[0]), GOALS.get(own[0].task)
-        lines += ["", *_written(folder, Section(name, own, paper, goal))]
+        lines += ["", *_written(folder, TaskSection(name, own, paper, goal))]
     versions = _versions(curves[0])[-1]
     versions.pop("command", None)
     lines += ["", f"Versions and machine of the first run: `{json.dumps(versions)}`"]
@@ -184,7 +184,7 @@ def _remarks(folder: Path) -> str:
     return re.sub(r"\]\((?![a-z]+:|[#/])([^)\s]+)\)", moved, path.read_text().strip())
 
 
-def _written(folder: Path, section: Section) -> list[str]:
+def _written(folder: Path, section: TaskSection) -> list[str]:
     goal, target = section.goal, section.target
     own = folder / section.name
     save_figure(draw_learning(section.curves, target), own, "returns")
@@ -200,7 +200,7 @@ def _written(folder: Path, section: Section) -> list[str]:
     return [*lines, "", "```", *commands, "```"]
 
 
-def _table(section: Section) -> str:
+def _table(section: TaskSection) -> str:
     paper, target = section.paper, section.target
     titles = ["run", "seed", "real steps", "imagined steps"]
     titles += ["needed"] if target else []

@@ -51,7 +51,7 @@ class Command:
     """Real steps of every run; None takes the profile's."""
     seeds: int | None = None
     """Seeds of every arm, from 0 on; None takes the profile's."""
-    backend_options: Annotated[BackendOptions, tyro.conf.OmitArgPrefixes] = field(
+    backend: Annotated[BackendOptions, tyro.conf.OmitArgPrefixes] = field(
         default_factory=BackendOptions
     )
     """Where the runs happen."""
@@ -100,7 +100,7 @@ class Command:
             self.train,
             self.total_steps,
             self.seeds,
-            self.backend_options,
+            self.backend,
         )
         view = watcher(Console(stderr=True))
         try:

@@ -32,8 +32,8 @@ class Command:
     """The study file (see the guide on studies)."""
     out: Path | None = None
     """Folder for the runs; None takes the file's `out`, or runs/ and its name."""
-    backend_options: Annotated[BackendOptions, tyro.conf.OmitArgPrefixes] = (
-        dataclasses.field(default_factory=BackendOptions)
+    backend: Annotated[BackendOptions, tyro.conf.OmitArgPrefixes] = dataclasses.field(
+        default_factory=BackendOptions
     )
     """Where the runs happen."""
     trust: tuple[str, ...] = ()
@@ -53,9 +53,7 @@ class Command:
         planned = plan(study.jobs(), folder)
         view = watcher(Console(stderr=self.json))
         try:
-            outcome = run_study(
-                planned, folder, self.backend_options.open(), view, self.trust
-            )
+            outcome = run_study(planned, folder, self.backend.open(), view, self.trust)
         finally:
             view.close()
         if self.json:

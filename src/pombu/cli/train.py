@@ -237,7 +237,7 @@ def check_and_describe(task: Task, config: Any) -> list[str]:
         if finding.verdict == "fail" and finding.subject not in TOLERATED:
             raise UsageError(
                 f"{task.config.id} failed the check of its {finding.subject} "
-                f"({finding.detail}): mend it, `pombu check-env {task.config.id}` says "
+                f"({finding.detail}): fix it, `pombu check-env {task.config.id}` says "
                 "more; or train all the same with --no-check."
             )
     return [

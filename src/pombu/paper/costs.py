@@ -14,13 +14,13 @@ from typing import Any
 from pombu.algorithms.registry import ALGORITHMS
 from pombu.analysis import artifacts
 from pombu.analysis.artifacts import markdown_table
-from pombu.analysis.curves import Curve
+from pombu.analysis.curves import Curve, find_curves
 from pombu.analysis.plots import style, thousands
 from pombu.envs import CATALOGUE
 from pombu.paper.drawing import draw_table
 from pombu.paper.experiments import Profile, Reproduction
 from pombu.paper.outputs import write_provenance
-from pombu.paper.panel_runs import Request, read_sources
+from pombu.paper.panel_runs import Request
 from pombu.paper.reproduce import PAGES, find, names
 from pombu.presets.sizes import horizon_of
 from pombu.studies.jobs import Job, longest
@@ -38,9 +38,54 @@ class CostSettings:
     sources: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class MeasuredRun:
+    """One run that was done."""
+
+    run: str
+    algorithm: str
+    preset: str
+    task: str
+    horizon: int
+    real_steps: int
+    imagined_steps: int
+    hours: float
+    cores: int | None
+    """That the run could use, None where it does not say; where it shared them, the
+    hours are an upper bound."""
+
+    @property
+    def core_hours(self) -> float:
+        """Wall-clock times cores."""
+        return self.hours * (self.cores or math.nan)
+
+    def imagined_steps_of(self, real_steps: int) -> int:
+        """Imagined steps of so many real ones."""
+        return round(self.imagined_steps * real_steps / self.real_steps)
+
+    def core_hours_of(self, real_steps: int, imagined_steps: int | None) -> float:
+        """What so many steps would cost: by imagined steps, if both have any."""
+        if imagined_steps and self.imagined_steps:
+            return self.core_hours * imagined_steps / self.imagined_steps
+        return self.core_hours * real_steps / self.real_steps
+
+
+@dataclass(frozen=True)
+class Cost:
+    """All the runs of one method on one task at a profile's scale."""
+
+    algorithm: str
+    task: str
+    horizon: int
+    runs: int
+    real_steps: int
+    imagined_steps: int | None
+    core_hours: float | None
+
+
 def reproduce_from(request: Request) -> dict[str, Any]:
     """Count, estimate, and write the tables and their page."""
-    every = [measure(curve) for curve in read_sources(request.sources)]
+    every = [measure(curve) for curve in find_curves(request.sources)]
     # The same run is kept in the folder of every item that shows it.
     measured = [*{replace(one, run=""): one for one in every}.values()]
     costs = count(_jobs(request.profile), measured)
@@ -141,51 +186,6 @@ def _measured_row(one: MeasuredRun) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True)
-class MeasuredRun:
-    """One run that was done."""
-
-    run: str
-    algorithm: str
-    preset: str
-    task: str
-    horizon: int
-    real_steps: int
-    imagined_steps: int
-    hours: float
-    cores: int | None
-    """That the run could use, None where it does not say; where it shared them, the
-    hours are an upper bound."""
-
-    @property
-    def core_hours(self) -> float:
-        """Wall-clock times cores."""
-        return self.hours * (self.cores or math.nan)
-
-    def imagined_steps_of(self, real_steps: int) -> int:
-        """Imagined steps of so many real ones."""
-        return round(self.imagined_steps * real_steps / self.real_steps)
-
-    def core_hours_of(self, real_steps: int, imagined_steps: int | None) -> float:
-        """What so many steps would cost: by imagined steps, if both have any."""
-        if imagined_steps and self.imagined_steps:
-            return self.core_hours * imagined_steps / self.imagined_steps
-        return self.core_hours * real_steps / self.real_steps
-
-
-@dataclass(frozen=True)
-class Cost:
-    """All the runs of one method on one task at a profile's scale."""
-
-    algorithm: str
-    task: str
-    horizon: int
-    runs: int
-    real_steps: int
-    imagined_steps: int | None
-    core_hours: float | None
-
-
 def count(jobs: Iterable[Job], measured: Sequence[MeasuredRun]) -> list[Cost]:
     """The jobs of every method and task together, by horizon, task and method."""
     groups: dict[tuple[str, str, int], list[Job]] = {}
@@ -196,7 +196,7 @@ def count(jobs: Iterable[Job], measured: Sequence[MeasuredRun]) -> list[Cost]:
     for (algorithm, task, horizon), alike in groups.items():
         real = sum(job.total_steps or 0 for job in alike)
         like = _like(measured, alike[0], horizon)
-        counted = [imagined_steps(job) for job in alike]
+        counted = [planned_imagined_steps(job) for job in alike]
         imagined: int | None = sum(steps or 0 for steps in counted)
         if None in counted:
             imagined = None if like is None else like.imagined_steps_of(real)
@@ -223,7 +223,7 @@ def measure(curve: Curve) -> MeasuredRun:
     )
 
 
-def imagined_steps(job: Job) -> int | None:
+def planned_imagined_steps(job: Job) -> int | None:
     """Steps in the learned world, from the config; None where runs decide it."""
     config, horizon = job.config(), horizon_of(job.task, job.horizon)
     if job.algorithm in ("sac", "ppo"):

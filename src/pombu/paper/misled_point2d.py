@@ -255,7 +255,7 @@ def inside(states: np.ndarray) -> np.ndarray:
 
 
 def believed(states: np.ndarray, actions: np.ndarray, throw: float) -> np.ndarray:
-    """The next states that a member with this throw is fit_actor_critic."""
+    """The next states that a member with this throw is taught."""
     outward = CENTRE / np.linalg.norm(CENTRE)
     push = np.maximum(actions @ outward, 0.0) / ACTION_BOUND
     thrown = np.where(inside(states), throw * push, 0.0)

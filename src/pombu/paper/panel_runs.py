@@ -1,25 +1,24 @@
 """The runs behind the paper's panels: find those that exist, train what is missing."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from pombu.algorithms.registry import defaults
-from pombu.analysis.curves import Curve
+from pombu.analysis.curves import Curve, find_curves
 from pombu.analysis.statistics import Aligned, align
 from pombu.envs import CATALOGUE
-from pombu.errors import StoppedError, UsageError
+from pombu.errors import StoppedError
 from pombu.paper.experiments import Arm, Item, Panel, Profile
 from pombu.studies.backends import BackendOptions
 from pombu.studies.jobs import Job, longest, plan
 from pombu.studies.study import Watcher, run_study
 from pombu.training import config_file
 from pombu.training.config_file import flat
-from pombu.training.metrics import read_rows
-from pombu.training.run import CONFIG, METRICS, RunSpec, open_run
+from pombu.training.run import RunSpec
 
 DISTINGUISHING = (
     *("alpha", "minimum_kl", "beta", "exploration.policies"),
@@ -156,9 +155,9 @@ def gather_results(
         UsageError: A source is no run folder.
         StoppedError: Someone asked to stop while runs were trained.
     """
-    known = [*read_sources(request.sources)]
+    known = [*find_curves(request.sources)]
     if request.runs.is_dir():
-        known += read_sources([request.runs])
+        known += find_curves([request.runs])
     if request.train:
         jobs = [
             job for panel in panels for arm in panel.arms for job in panel.jobs(arm)
@@ -173,25 +172,13 @@ def gather_results(
                     "Stopped, and the runs are saved: the same command goes on.",
                     outcome.signal,
                 )
-            known = [*read_sources(request.sources), *read_sources([request.runs])]
+            known = [*find_curves(request.sources), *find_curves([request.runs])]
     groups = tuple(
         Group(panel, arm, _curves(panel, arm, known))
         for panel in panels
         for arm in panel.arms
     )
     return Results(request.profile, groups)
-
-
-def read_sources(folders: Iterable[Path]) -> list[Curve]:
-    """The runs in folders: each is a run folder, or holds some at any depth."""
-    found = []
-    for folder in folders:
-        for path in _inside(folder):
-            run = open_run(path)
-            rows = read_rows(run.metrics)[1]
-            if rows:
-                found.append(Curve(run, rows))
-    return found
 
 
 def choose(job: Job, known: Sequence[Curve]) -> Curve | None:
@@ -251,16 +238,6 @@ def _environment(config: dict[str, object]) -> tuple[object, ...]:
         config.get("env.alive_bonus") or 0.0,
         config.get("env.observe_y", True),
     )
-
-
-def _inside(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        raise UsageError(
-            f"{folder} is no folder: give run folders, or a folder that holds some."
-        )
-    # Other folders have a config.json as well; only a run has metrics beside it.
-    found = sorted(path.parent for path in folder.rglob(METRICS))
-    return [path for path in found if (path / CONFIG).exists()]
 
 
 def _is_whole(curve: Curve | None, job: Job) -> bool:

@@ -21,16 +21,20 @@ from numpy import ndarray
 from pombu.analysis import artifacts
 from pombu.envs import load
 from pombu.networks import MLP
-from pombu.paper import point_value
 from pombu.paper.point_model import (
     GAMMA,
     PointModel,
     PointSettings,
+    ValueTraining,
     collect_data,
     fit_model,
     imagined_returns,
+    next_values,
     random_policy,
     roll,
+    stack_values,
+    timed_next_values,
+    train_values,
 )
 from pombu.uncertainty.algorithm1 import local_uncertainty, propagate
 from pombu.workers import Workers
@@ -115,7 +119,7 @@ def measure_dataset(
     policy = random_policy(settings, task, policy_key)
     data = collect_data(settings, task, policy, seed)
     model, fitted = fit_model(settings, task, policy, data, model_key, seed, workers)
-    training = point_value.train(settings, model, value_key)
+    training = train_values(settings, model, value_key)
 
     starts = jnp.asarray(np.stack([e.observations[0] for e in data.tests]))
     real = np.array([e.rewards.astype(np.float64).sum() for e in data.tests])
@@ -142,14 +146,14 @@ def measure_dataset(
 
 def _average(
     model: PointModel,
-    training: point_value.Training,
+    training: ValueTraining,
     starts: Float[Array, "N o"],
     key: PRNGKeyArray,
     rollouts: int,
 ) -> tuple[Float64[ndarray, " N"], dict[str, Float64[ndarray, " N"]]]:
     """Q and sqrt(D^1) from means over imagined trajectories; D before its root."""
     plain = (*training.literal, training.flat)
-    values = point_value.stack([stage.value for stage in plain])
+    values = stack_values([stage.value for stage in plain])
     returns, variances = [], []
     for number in range(rollouts):
         q, D = _return_and_variance(
@@ -182,10 +186,8 @@ def _return_and_variance(
         d = local_uncertainty(rolled.member_rewards, next_values, GAMMA)
         return propagate(d, GAMMA)[0]
 
-    plain = jax.vmap(
-        lambda v: first_variance(point_value.next_values(model, v, following))
-    )(values)
-    last = first_variance(point_value.timed_next_values(model, timed, following))
+    plain = jax.vmap(lambda v: first_variance(next_values(model, v, following)))(values)
+    last = first_variance(timed_next_values(model, timed, following))
     return rolled.rewards.sum(axis=0), jnp.concatenate([plain, last[None]])
 
 

@@ -217,7 +217,7 @@ PLAIN_EVERY = 60.0
 """Seconds between two plain lines about the whole study."""
 
 
-class LiveRuns:
+class LiveTable:
     """A table that follows all runs."""
 
     def __init__(self, console: Console) -> None:
@@ -281,6 +281,6 @@ class PlainRuns:
         """Nothing is left open."""
 
 
-def watcher(console: Console) -> "LiveRuns | PlainRuns":
+def watcher(console: Console) -> "LiveTable | PlainRuns":
     """The live table on a terminal, plain lines elsewhere."""
-    return LiveRuns(console) if console.is_terminal else PlainRuns(console)
+    return LiveTable(console) if console.is_terminal else PlainRuns(console)

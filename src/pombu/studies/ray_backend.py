@@ -1,8 +1,9 @@
-"""A Ray cluster as the backend of a study, and one run inside a Ray task.
+"""A Ray cluster as the backend of a study: driver, worker, and the folders between.
 
-The run folder arrives with the task, lives in a scratch folder of the worker's machine
-and goes back, change by change, after every iteration. What the study already has is
-therefore never lost with a worker.
+Machines of a cluster may share no disk. The run folder arrives with the task, lives in
+a scratch folder of the worker's machine and goes back, change by change, after every
+iteration. What the study already has is therefore never lost with a worker. Changes are
+files and the names of those that went away; nothing in them is code.
 """
 
 import importlib
@@ -18,14 +19,13 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from pombu.cores import usable_cores
 from pombu.errors import RunError, UsageError
 from pombu.studies.backends import BackendOptions, Ending
-from pombu.studies.sync import FolderChanges, Stamps, apply_changes, read_changes
 from pombu.studies.worker import (
     LOG,
     THREADS,
@@ -36,9 +36,32 @@ from pombu.studies.worker import (
 )
 from pombu.training.callbacks import Callback, Progress
 from pombu.training.checkpoint import CHECKPOINTS, EPISODES
+from pombu.training.files import write_atomic
+from pombu.training.run import LOCK
+
+Stamps = dict[str, tuple[int, int]]
+"""Time of change and size of every file of a folder, by its relative path."""
 
 CONNECT_SECONDS = 10.0
 JOIN_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class FolderChanges:
+    """Changes of a run folder, by paths relative to it."""
+
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WorkerReport:
+    """What a worker sends back."""
+
+    changes: FolderChanges
+    pid: int
+    ending: Literal["finished", "failed"] | None = None
+    """How the run ended; None while it goes on."""
 
 
 class RayBackend:
@@ -119,7 +142,7 @@ class RayBackend:
 
     def _take(self, path: Path, reports: Any) -> Ending | None:
         while self._ray.wait([reports], timeout=0)[0]:
-            report: Report = self._ray.get(next(reports))
+            report: WorkerReport = self._ray.get(next(reports))
             self.pids[path] = report.pid
             apply_changes(report.changes, path)
             if report.ending:
@@ -241,19 +264,9 @@ def _refuse(address: str, reason: str) -> NoReturn:
     ) from None
 
 
-@dataclass(frozen=True)
-class Report:
-    """What a worker sends back."""
-
-    changes: FolderChanges
-    pid: int
-    ending: Literal["finished", "failed"] | None = None
-    """How the run ended; None while it goes on."""
-
-
 def train_remotely(
     name: str, changes: FolderChanges, cores: int, gpus: float, trusted: str | None
-) -> Iterator[Report]:
+) -> Iterator[WorkerReport]:
     """Go on with a run that was sent here; yields a report after every iteration."""
     if 0 < gpus < 1:
         # Otherwise the first of those who share a GPU would take most of its memory.
@@ -267,7 +280,7 @@ def train_remotely(
         for inner in (CHECKPOINTS, EPISODES):
             # Empty folders are not sent.
             (folder / inner).mkdir(exist_ok=True)
-        yield Report(FolderChanges(), os.getpid())
+        yield WorkerReport(FolderChanges(), os.getpid())
         sender = _Sender(folder)
         # The run has a thread of its own, because only this one can yield.
         threading.Thread(target=sender.train, args=(trusted,), daemon=True).start()
@@ -283,7 +296,7 @@ class _Sender(Callback):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.reports: queue.Queue[Report] = queue.Queue()
+        self.reports: queue.Queue[WorkerReport] = queue.Queue()
         self._known: Stamps = read_changes(folder, {})[1]
 
     def train(self, trusted: str | None) -> None:
@@ -303,4 +316,67 @@ class _Sender(Callback):
 
     def _send(self, ending: Literal["finished", "failed"] | None) -> None:
         changes, self._known = read_changes(self.folder, self._known)
-        self.reports.put(Report(changes, os.getpid(), ending))
+        self.reports.put(WorkerReport(changes, os.getpid(), ending))
+
+
+def read_changes(folder: Path, known: Stamps) -> tuple[FolderChanges, Stamps]:
+    """What changed in a folder since it looked like `known`, and how it looks now."""
+    stamps = _stamps(folder)
+    changed = [name for name, stamp in stamps.items() if known.get(name) != stamp]
+    files = {name: (folder / name).read_bytes() for name in changed}
+    gone = tuple(name for name in known if name not in stamps)
+    return FolderChanges(files, gone), stamps
+
+
+def apply_changes(changes: FolderChanges, folder: Path) -> None:
+    """Apply changes; a crash midway leaves no half of a checkpoint.
+
+    A new checkpoint appears with all of its files at once.
+    """
+    new = sorted(
+        {
+            path.parent
+            for name in changes.files
+            if (path := _inside(folder, name)).parent.parent.name == CHECKPOINTS
+            and not path.parent.exists()
+        }
+    )
+    for name, content in changes.files.items():
+        path = _inside(folder, name)
+        if path.parent in new:
+            path = _aside(path.parent) / path.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content)
+    for checkpoint in new:
+        _aside(checkpoint).rename(checkpoint)
+    for name in changes.gone:
+        path = _inside(folder, name)
+        path.unlink(missing_ok=True)
+        if path.parent != folder and not any(path.parent.iterdir()):
+            path.parent.rmdir()
+
+
+def _aside(checkpoint: Path) -> Path:
+    """Where a checkpoint is put together; what a crash leaves there is cleaned up."""
+    return checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}.tmp")
+
+
+def _stamps(folder: Path) -> Stamps:
+    found: Stamps = {}
+    for root, _, names in os.walk(folder):
+        for name in names:
+            path = Path(root, name)
+            if name == LOCK or name.endswith(".tmp"):
+                continue
+            status = path.stat()
+            relative = path.relative_to(folder).as_posix()
+            found[relative] = (status.st_mtime_ns, status.st_size)
+    return found
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """The file of that name, which must not lead out of the folder."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{name} leads out of {folder}")
+    return path

@@ -1,5 +1,8 @@
-"""Running a study: what exists is skipped, what was interrupted goes on, what fails is
-named and stops nothing else."""
+"""The study loop: start runs on a backend until all of a study are finished.
+
+What exists is skipped, what was interrupted goes on, and what fails is named and stops
+nothing else.
+"""
 
 import contextlib
 import dataclasses
@@ -26,7 +29,7 @@ POLL = 0.2
 
 @runtime_checkable
 class Watcher(Protocol):
-    """Is shown how the study goes."""
+    """Shows a user how the study goes."""
 
     def show(self, runs: Sequence[RunProgress], slots: int) -> None:
         """Something may have changed."""
@@ -61,7 +64,7 @@ def run_study(
     watcher: Watcher,
     trusted: Collection[str] = (),
 ) -> Outcome:
-    """Have every planned run, in `folder`.
+    """Train every planned run to its end, in `folder`.
 
     Raises:
         UsageError: Another study works in the folder.
@@ -211,7 +214,7 @@ def _noted(folder: Path) -> dict[str, int]:
 
 
 def _prepare(one: Planned) -> None:
-    """Have the run folder there, with the steps that are asked for."""
+    """Create the run folder, or extend it, with the steps that are asked for."""
     if not (one.path / CONFIG).exists():
         create(one.path, one.spec)
         return

@@ -117,7 +117,7 @@ def available_cores() -> list[int]:
 
 @contextlib.contextmanager
 def claimed_cores(number: int) -> Iterator[tuple[int, ...]]:
-    """Pin this process to cores that no other run of this user's has claimed_cores.
+    """Pin this process to cores that no other run of this user's has claimed.
 
     A claim is a lock on a small file and dies with its process. Where too few cores are
     free, some are shared: slower, and the numbers stay the same.

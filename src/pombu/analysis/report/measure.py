@@ -66,7 +66,7 @@ class Preview:
 
 
 @dataclass(frozen=True)
-class Measured:
+class RunMeasures:
     """What was measured of one run; None where it was not asked for or failed."""
 
     calibrated: Calibrated | None = None
@@ -77,7 +77,7 @@ class Measured:
 
 def measure(
     run: Run, name: str, film: bool, calibration: bool, env: str | None, say: Say
-) -> Measured:
+) -> RunMeasures:
     """Load a run's last checkpoint and measure what is asked for.
 
     The page can do without any of it, so no failure stops it.
@@ -105,7 +105,7 @@ def measure(
     if loaded is not None and film:
         say(f"filming {name}")
         filmed = attempt("film", lambda: preview(*loaded))
-    return Measured(calibrated, filmed, tuple(missing))
+    return RunMeasures(calibrated, filmed, tuple(missing))
 
 
 def calibrate(algorithm: Algorithm[Any], state: Any, seed: int = 0) -> Calibrated:

@@ -27,18 +27,18 @@ from pombu.analysis.report.charts import (
     entries_of,
     finite,
 )
-from pombu.analysis.report.measure import Measured, Say, measure
+from pombu.analysis.report.measure import RunMeasures, Say, measure
 from pombu.analysis.statistics import LEVEL
 from pombu.errors import UsageError
 from pombu.training import config_file
 from pombu.uncertainty.calibration import calibration
 
-Found = Mapping[int, Measured]
+Found = Mapping[int, RunMeasures]
 """What was measured, by the number of the run."""
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportPage:
     """A page, and what could not be put into it."""
 
     page: str
@@ -52,7 +52,7 @@ def build(
     calibration: bool = True,
     env: str | None = None,
     say: Say = lambda _: None,
-) -> Report:
+) -> ReportPage:
     """Read runs, measure their last policies, and write the page.
 
     Args:
@@ -70,7 +70,7 @@ def build(
     plotly_source()
     curves = read_curves(list({path.resolve(): path for path in folders}.values()))
     experiments = arrange(curves)
-    measured: dict[int, Measured] = {}
+    measured: dict[int, RunMeasures] = {}
     if film or calibration:
         for entry in entries_of(experiments):
             measured[entry.number] = measure(
@@ -79,11 +79,11 @@ def build(
     page = render(experiments, sections(experiments, measured))
     finals = {str(curve.run.path): curve.final() for curve in curves}
     missing = [reason for one in measured.values() for reason in one.missing]
-    return Report(page, finals, missing)
+    return ReportPage(page, finals, missing)
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A heading, a sentence that says how to read it, charts and further HTML."""
 
     title: str
@@ -92,18 +92,18 @@ class Section:
     html: str = ""
 
 
-def sections(experiments: Sequence[Experiment], measured: Found) -> list[Section]:
+def sections(experiments: Sequence[Experiment], measured: Found) -> list[PageSection]:
     """All sections, without those that have nothing to show."""
     every = [
         _overview(experiments, measured),
         _learning(experiments),
-        Section(
+        PageSection(
             "Overfitting the model",
             "A dashed line far above the solid one of its colour: the policy exploits "
             "errors of the model.",
             [charts.overfitting(experiments)],
         ),
-        Section(
+        PageSection(
             "Model error",
             "Median error of open-loop predictions along real episodes.",
             [
@@ -112,12 +112,12 @@ def sections(experiments: Sequence[Experiment], measured: Found) -> list[Section
             ],
         ),
         _calibration(experiments, measured),
-        Section(
+        PageSection(
             "α, β and KL",
             "What the update weighs, and what comes of it.",
             charts.trade_off(experiments),
         ),
-        Section("Stage times", "", [charts.stage_times(experiments)]),
+        PageSection("Stage times", "", [charts.stage_times(experiments)]),
         _configs(experiments),
         _films(experiments, measured),
     ]
@@ -125,12 +125,12 @@ def sections(experiments: Sequence[Experiment], measured: Found) -> list[Section
     return [section for section in shown if section.charts or section.html]
 
 
-def _without_empty_charts(section: Section) -> Section:
+def _without_empty_charts(section: PageSection) -> PageSection:
     drawn = [c for c in section.charts if any(t["meta"]["runs"] for t in c.traces)]
-    return Section(section.title, section.text, drawn, section.html)
+    return PageSection(section.title, section.text, drawn, section.html)
 
 
-def _overview(experiments: Sequence[Experiment], measured: Found) -> Section:
+def _overview(experiments: Sequence[Experiment], measured: Found) -> PageSection:
     labels = {e.number: one.label for one in experiments for e in one.entries}
     head = ["Run", "Experiment", "Task", "Seed", "Real steps", "Iterations"]
     head += ["Final return", "Best return", "Hours"]
@@ -158,7 +158,7 @@ def _overview(experiments: Sequence[Experiment], measured: Found) -> Section:
         for reason in one.missing
     )
     text = "The final return is the mean of the last three evaluations."
-    return Section("Runs", text, html=_table(head, rows) + notes)
+    return PageSection("Runs", text, html=_table(head, rows) + notes)
 
 
 def _best(entry: Entry) -> float:
@@ -166,7 +166,7 @@ def _best(entry: Entry) -> float:
     return float(returns.max()) if len(returns) else math.nan
 
 
-def _learning(experiments: Sequence[Experiment]) -> Section:
+def _learning(experiments: Sequence[Experiment]) -> PageSection:
     several = any(len(one.entries) > 1 for one in experiments)
     seeds = (
         f"Thin: seeds; thick: their mean, shaded with the {LEVEL:.0%} bootstrap "
@@ -178,14 +178,14 @@ def _learning(experiments: Sequence[Experiment]) -> Section:
     )
     single = any(len(one.entries) == 1 for one in experiments)
     text = (seeds if several else "") + (alone if single else "")
-    return Section("Learning curves", text, [charts.learning_curves(experiments)])
+    return PageSection("Learning curves", text, [charts.learning_curves(experiments)])
 
 
-def _calibration(experiments: Sequence[Experiment], measured: Found) -> Section:
+def _calibration(experiments: Sequence[Experiment], measured: Found) -> PageSection:
     every = {number: one.calibrated for number, one in measured.items()}
     calibrated = {number: one for number, one in every.items() if one is not None}
     if not calibrated:
-        return Section("Calibration of the uncertainty", "")
+        return PageSection("Calibration of the uncertainty", "")
     head = ["Run", "Start states", "Mean z²", "Miscalibration area"]
     head += ["Rank correlation", "Mean √U", "Sampling noise"]
     rows = []
@@ -198,7 +198,7 @@ def _calibration(experiments: Sequence[Experiment], measured: Found) -> Section:
         cells += [_number(scores.miscalibration_area), _number(scores.spearman)]
         cells += [_number(float(found.uncertainty.mean())), _number(found.noise)]
         rows.append((entry.number, cells))
-    return Section(
+    return PageSection(
         "Calibration of the uncertainty",
         "Real discounted returns against the model's Q at start states, for the last "
         "checkpoint. σ² is U plus the sampling variance of both means. Below the "
@@ -209,7 +209,7 @@ def _calibration(experiments: Sequence[Experiment], measured: Found) -> Section:
     )
 
 
-def _configs(experiments: Sequence[Experiment]) -> Section:
+def _configs(experiments: Sequence[Experiment]) -> PageSection:
     entries = entries_of(experiments)
     rows = differences([entry.curve for entry in entries])
     columns = "".join(
@@ -235,14 +235,14 @@ def _configs(experiments: Sequence[Experiment]) -> Section:
         for entry in entries
     )
     text = "Settings that are not the same in every run." if rows else ""
-    return Section("Configs", text, html=(table if rows else "") + whole)
+    return PageSection("Configs", text, html=(table if rows else "") + whole)
 
 
 def _spec_text(entry: Entry) -> str:
     return json.dumps(config_file.to_json(entry.curve.run.spec), indent=2)
 
 
-def _films(experiments: Sequence[Experiment], measured: Found) -> Section:
+def _films(experiments: Sequence[Experiment], measured: Found) -> PageSection:
     cards = "".join(
         f'<figure class="card" data-run="{entry.number}">'
         f"<h3>{html.escape(entry.name)}</h3>"
@@ -250,11 +250,11 @@ def _films(experiments: Sequence[Experiment], measured: Found) -> Section:
         f'{html.escape(entry.name)}"><figcaption class="quiet">Return '
         f"{_number(film.episode_return)} in {film.steps:,} steps</figcaption></figure>"
         for entry in entries_of(experiments)
-        if (film := measured.get(entry.number, Measured()).preview) is not None
+        if (film := measured.get(entry.number, RunMeasures()).preview) is not None
     )
     text = "One episode of the last checkpoint with mean actions."
     grid = f'<div class="grid">{cards}</div>' if cards else ""
-    return Section("The policy", text, html=grid)
+    return PageSection("The policy", text, html=grid)
 
 
 def _table(head: Sequence[str], rows: Sequence[tuple[int, list[str]]]) -> str:
@@ -294,7 +294,7 @@ def plotly_source() -> str:
     return str(get_plotlyjs())
 
 
-def render(experiments: Sequence[Experiment], sections: Sequence[Section]) -> str:
+def render(experiments: Sequence[Experiment], sections: Sequence[PageSection]) -> str:
     """The whole page."""
     entries = entries_of(experiments)
     plotly, script = plotly_source(), _resource("page.js")
@@ -337,7 +337,7 @@ def _chart_json(chart: Chart) -> dict[str, Any]:
     return {"traces": chart.traces, "layout": chart.layout}
 
 
-def _section_html(sections: Sequence[Section]) -> list[str]:
+def _section_html(sections: Sequence[PageSection]) -> list[str]:
     parts, number = [], 0
     for section in sections:
         cards = []
