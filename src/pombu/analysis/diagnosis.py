@@ -187,6 +187,7 @@ def judge(measured: Measurements, rows: Sequence[Row]) -> Verdict:
     """Read the measurements, and the run's metrics by iteration."""
     found: list[tuple[str, str]] = []
     notes = [_errors(measured)]
+    # 1. Does the model promise more than the environment gives?
     gap, biased = optimism(measured)
     real, imagined = measured.real_returns.mean(), measured.imagined_returns
     if not len(imagined):
@@ -209,6 +210,7 @@ def judge(measured: Measurements, rows: Sequence[Row]) -> Verdict:
             f"The learned world promises {imagined.mean():.4g} and the real one gives "
             f"{real:.4g}: no optimism beyond chance ({gap:+.4g})."
         )
+    # 2. Do the members disagree as much as they err?
     ratio = disagreement_over_error(measured)
     several = measured.predicted.shape[1] > 1
     if several:
@@ -220,12 +222,14 @@ def judge(measured: Measurements, rows: Sequence[Row]) -> Verdict:
             f"{rank_correlation(measured.disagreement, measured.one_step_error):.2f} "
             "(1: they always disagree most where they err most)."
         )
+    # 3. Does the run still see anything new?
     found += _exploration(measured, rows)
     if measured.constant:
         notes.append(
             f"Observed entries {', '.join(map(str, measured.constant))} never changed: "
             "nothing can be learned from them."
         )
+    # 4. The first finding is what limits most: later ones may follow from it.
     limit = found[0][0] if found else "nothing in sight"
     sentences = [sentence for _, sentence in found] or [
         "Nothing stands out: the model is fair, its uncertainty fits and the policy "

@@ -46,7 +46,7 @@ UPDATES = 50
 def measure_trust_region(
     repeats: int, budget: float, sizes: str = "paper"
 ) -> dict[str, dict[str, float]]:
-    """Imagined steps per second of each.
+    """Imagined steps per second of TRPO, ME-TRPO and SLBO.
 
     Args:
         repeats: rounds.

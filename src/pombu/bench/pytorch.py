@@ -129,6 +129,7 @@ def imagine(
         noise: [H, N, a] standard normal draws.
         chosen: [H, N] the member that gives the next state.
     """
+    # 1. Units and bounds, once for all steps.
     assert rules.contract is not None, "the reference knows no learned rewards"
     reward_of = rules.contract.reward
     std = policy.log_std.exp()
@@ -149,6 +150,7 @@ def imagine(
     state, value_now = starts, values_of(starts)
     steps = []
     for draw, member in zip(noise, chosen, strict=True):
+        # 2. Act, and let every member predict.
         observation = normalise(state, world.observation)
         action = policy.mean(observation) + std * draw
         boxed = middle + action.clamp(-1, 1) * half
@@ -159,6 +161,7 @@ def imagine(
         raw = reward_of(
             state.expand_as(following), boxed.expand(members, *boxed.shape), following
         )
+        # 3. Rewards and local uncertainty in scaled units; mask what runs away.
         clip = rules.returns.reward_clip
         clipped = raw if clip is None else raw.clamp(-clip, clip)
         reward = clipped / world.return_std if rules.returns.scale_rewards else clipped
@@ -179,6 +182,7 @@ def imagine(
                 raw.mean(0),
             )
         )
+        # 4. Go on from the chosen member's prediction.
         state = torch.where(kept[:, None], following[member, rows], starts)
         value_now = next_values[member, rows]
     names = (

@@ -57,6 +57,7 @@ class Command:
 
         if self.episodes < 1:
             raise UsageError(f"episodes is {self.episodes}: it must be at least 1.")
+        # 1. Load the last checkpoint.
         run = open_run(self.folder)
         learner = algorithm_of(run, self.env)
         found = checkpoint.load_latest(
@@ -68,11 +69,13 @@ class Command:
                 f"{run.named}` first."
             )
         loaded, episodes = found
+        # 2. Compare it with real episodes, and read the run's metrics.
         measured = measure(
             learner, loaded.state, list(episodes), self.episodes, self.seed
         )
         rows = read_rows(run.metrics)[1] if run.metrics.exists() else []
         verdict = judge(measured, rows)
+        # 3. Write figures and numbers.
         out = self.out or run.path / FOLDER
         out.mkdir(parents=True, exist_ok=True)
         for name, figure in draw_figures(measured).items():

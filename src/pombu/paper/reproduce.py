@@ -49,7 +49,7 @@ def names() -> tuple[str, ...]:
 
 def find(name: str) -> Reproduction:
     """The reproduction of that name."""
-    if name not in names():
+    if name not in _MODULES:
         raise UsageError(
             f"there is no reproduction '{name}'; there are {', '.join(names())}, and "
             "all."
