@@ -149,7 +149,7 @@ leaves them out, because how many there are is seen in a run.
 
 {markdown_table(HEADER, [_row(cost) for cost in costs])}
 
-## MeasuredRun runs
+## Measured runs
 
 Hours are wall-clock; where a run shared its cores, they are more than it needed.
 
