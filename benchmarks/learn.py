@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from pombu.analysis.curves import read_curves
 from pombu.cli import main
-from pombu.studies.curves import read_curves
 
 STEPS = 16_000
 SEED = 7

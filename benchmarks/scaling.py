@@ -12,10 +12,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pombu.studies.backends import BackendOptions
 from pombu.studies.jobs import Job, plan
-from pombu.studies.places import Place
+from pombu.studies.progress import PlainRuns
 from pombu.studies.study import run_study
-from pombu.studies.watching import PlainRuns
 from pombu.training.run import provenance
 
 WORKERS = (1, 2)
@@ -46,7 +46,7 @@ def main() -> int:
 
 def measure(jobs: list[Job], workers: int, folder: Path, console: Console) -> float:
     """Seconds of a study, without the start of the cluster."""
-    backend = Place(backend="ray", workers=workers).open()
+    backend = BackendOptions(backend="ray", workers=workers).open()
     start = time.perf_counter()
     outcome = run_study(plan(jobs, folder), folder, backend, PlainRuns(console))
     assert outcome.finished, outcome.failed

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pombu.analysis.curves import read_curves
 from pombu.cli import main
 from pombu.envs import collect, load
-from pombu.studies.curves import read_curves
 
 TASK, PRESET, STEPS, EPISODES = "HalfCheetah", "fast", 12_000, 20
 if "--smoke" in sys.argv:

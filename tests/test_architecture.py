@@ -84,6 +84,17 @@ def test_imports_flow_one_way(path: Path) -> None:
     assert backwards == []
 
 
+@pytest.mark.parametrize("package", ["paper", "bench"])
+def test_only_the_command_line_imports(package: str) -> None:
+    importers = {
+        str(path.relative_to(SOURCE))
+        for path in MODULES
+        if package in {name for name, _ in imported_rooms(path)}
+        and room_of(path) not in (package, "cli")
+    }
+    assert importers == set()
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_nothing_that_is_read_can_run_code(path: Path) -> None:
     unsafe = []

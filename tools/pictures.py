@@ -19,8 +19,8 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from pombu.analysis.plots import BLUE, GREEN, ORANGE, SKY, VERMILLION, style
 from pombu.objectives import conservative_surrogate
-from pombu.studies.style import BLUE, GREEN, ORANGE, SKY, VERMILLION, style
 from pombu.uncertainty import estimate
 from pombu.uncertainty.tabular import (
     chain,

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from pombu.agent.runs import algorithm_of
+from pombu.analysis.artifacts import markdown_table, write_csv
 from pombu.config import ModelConfig, PlainReturnConfig
 from pombu.data import learn_from, no_experience
 from pombu.data.episodes import EPISODES, load_episodes
@@ -23,7 +24,6 @@ from pombu.envs import Episode, Task, short_name
 from pombu.errors import UsageError
 from pombu.fitting import fit_world, fresh_ensemble
 from pombu.prediction_error import LARGEST, replay
-from pombu.studies.artifacts import markdown_table, write_csv
 from pombu.training import checkpoint, config_file
 from pombu.training.run import Run, open_run
 from pombu.workers import Workers

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pombu.cli import main
-from pombu.diagnostics.measure import Measured
-from pombu.diagnostics.words import (
+from pombu.analysis.diagnosis import (
+    Measurements,
     disagreement_over_error,
     judge,
     optimism,
     rank_correlation,
 )
+from pombu.cli import main
 
 RNG = np.random.default_rng(0)
 SPREAD = RNG.uniform(0.1, 1.0, 200)
-SOUND = Measured(
+SOUND = Measurements(
     error=np.linspace(0.01, 0.2, 20)[:, None] * np.array([1.0, 2.0]),
     real=np.zeros((21, 2)),
     predicted=np.zeros((21, 3, 2)),
@@ -56,7 +56,7 @@ STANDING = [{"kl": 0.01, "return_real": 50.0 + (x % 2)} for x in range(12)]
         (replace(SOUND, action_std=0.01), MOVING, "nothing in sight"),
     ],
 )
-def test_words_name_the_cause(measured: Measured, rows: Any, limit: str) -> None:
+def test_words_name_the_cause(measured: Measurements, rows: Any, limit: str) -> None:
     verdict = judge(measured, rows)
     assert verdict.limit == limit
     assert "after 20" in " ".join(verdict.sentences)

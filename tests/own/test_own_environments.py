@@ -11,8 +11,7 @@ import pytest
 
 from pombu import POMBU, EnvConfig, UsageError
 from pombu.cli import main
-from pombu.cli.briefing import brief
-from pombu.data.episodes import from_bytes
+from pombu.cli.train import check_and_describe
 from pombu.envs import check, collect_rounds, load
 from pombu.presets import names, preset
 
@@ -84,13 +83,13 @@ def test_the_briefing_says_what_will_be_used() -> None:
         ("probes:with_end", "learned beside the dynamics", "own function"),
     ]:
         config = preset("pombu", "fast", env)
-        sizes, *lines = brief(load(env), config)
+        sizes, *lines = check_and_describe(load(env), config)
         assert "2 observed numbers" in sizes
         assert "at most 12 steps" in sizes
         assert reward in lines[0]
         assert ends in lines[1]
         assert "observed" in lines[2]
-    assert brief(load("Point2D"), preset("pombu", "fast", "Point2D")) == []
+    assert check_and_describe(load("Point2D"), preset("pombu", "fast", "Point2D")) == []
 
 
 @pytest.mark.parametrize("algorithm", ["pombu", "metrpo", "slbo"])
@@ -185,7 +184,7 @@ def test_a_misspelt_function_is_noticed() -> None:
     assert "its 'rewards' is not used" in found.detail
     assert any(
         "name it 'reward'" in line
-        for line in brief(task, preset("pombu", "fast", "probes:misspelt"))
+        for line in check_and_describe(task, preset("pombu", "fast", "probes:misspelt"))
     )
     plain = check(load("probes:with_end"), 20, resets=5).findings
     assert all(f.subject != "contract" for f in plain)
@@ -195,7 +194,7 @@ def test_a_reward_that_is_not_known_is_not_promised() -> None:
     config = preset("pombu", "fast", "probes:corridor")
     known = replace(config, model=replace(config.model, reward="known"))
     with pytest.raises(UsageError, match="has no known reward function"):
-        brief(load("probes:corridor"), known)
+        check_and_describe(load("probes:corridor"), known)
 
 
 def test_actions_beyond_the_box_are_as_uncertain_as_its_bounds() -> None:

@@ -14,13 +14,17 @@ import pytest
 
 from pombu.cli import main
 from pombu.errors import RunError, UsageError
-from pombu.studies.backends import LocalBackend
+from pombu.studies.backends import BackendOptions, LocalBackend
 from pombu.studies.jobs import Job, plan
-from pombu.studies.parcels import Parcel, pack, unpack
-from pombu.studies.places import Place
 from pombu.studies.progress import RunProgress
-from pombu.studies.ray_backend import RayBackend
-from pombu.studies.ray_worker import Report, train_remotely
+from pombu.studies.ray_backend import (
+    FolderChanges,
+    RayBackend,
+    WorkerReport,
+    apply_changes,
+    read_changes,
+    train_remotely,
+)
 from pombu.studies.study import run_study
 from pombu.training.metrics import deterministic, read_rows
 from pombu.training.run import create
@@ -47,25 +51,25 @@ def test_a_folder_travels_change_by_change(tmp_path: Path) -> None:
     (source / "lock").write_text("4")
     (source / ".x.tmp").write_text("half")
     target.mkdir()
-    parcel, known = pack(source, {})
-    assert set(parcel.files) == {"config.json", "checkpoints/000001/state"}
-    unpack(parcel, target)
+    changes, known = read_changes(source, {})
+    assert set(changes.files) == {"config.json", "checkpoints/000001/state"}
+    apply_changes(changes, target)
 
     (source / "checkpoints" / "000001" / "state").unlink()
     (source / "checkpoints" / "000002").mkdir()
     (source / "checkpoints" / "000002" / "state").write_bytes(b"2")
-    parcel, known = pack(source, known)
-    assert parcel.gone == ("checkpoints/000001/state",)
-    assert set(parcel.files) == {"checkpoints/000002/state"}
-    unpack(parcel, target)
+    changes, known = read_changes(source, known)
+    assert changes.gone == ("checkpoints/000001/state",)
+    assert set(changes.files) == {"checkpoints/000002/state"}
+    apply_changes(changes, target)
     assert not (target / "checkpoints" / "000001").exists()
     assert (target / "checkpoints" / "000002" / "state").read_bytes() == b"2"
-    assert pack(source, known)[0] == Parcel()
+    assert read_changes(source, known)[0] == FolderChanges()
 
 
 def test_a_parcel_cannot_leave_its_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="leads out"):
-        unpack(Parcel({"../escaped": b""}), tmp_path)
+        apply_changes(FolderChanges({"../escaped": b""}), tmp_path)
 
 
 def test_a_worker_reports_why_a_run_failed(tmp_path: Path) -> None:
@@ -73,13 +77,13 @@ def test_a_worker_reports_why_a_run_failed(tmp_path: Path) -> None:
         "meppo", "Point2D", 0, "smoke", 60, overrides=(("policy.minibatch", 10**6),)
     )
     create(tmp_path / job.name, job.spec())
-    parcel, _ = pack(tmp_path / job.name, {})
+    changes, _ = read_changes(tmp_path / job.name, {})
     before = os.sched_getaffinity(0)
-    begun, ended = train_remotely(job.name, parcel, 1, 0.0, None)
+    begun, ended = train_remotely(job.name, changes, 1, 0.0, None)
     assert begun.ending is None
     assert begun.pid == os.getpid()
     assert ended.ending == "failed"
-    assert b"minibatch of 1000000" in ended.parcel.files["failure.txt"]
+    assert b"minibatch of 1000000" in ended.changes.files["failure.txt"]
     assert os.sched_getaffinity(0) == before
 
 
@@ -94,9 +98,9 @@ def test_an_address_where_no_one_listens(
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(RunError, match=f"no Ray cluster answers at {address}"):
-        Place(backend="ray", address=address).open()
+        BackendOptions(backend="ray", address=address).open()
     with pytest.raises(UsageError, match="is no address of a Ray cluster"):
-        Place(backend="ray", address="somewhere").open()
+        BackendOptions(backend="ray", address="somewhere").open()
     (tmp_path / "study.toml").write_text(
         'algorithms = ["meppo"]\ntasks = ["Point2D"]\npreset = "smoke"\n'
     )
@@ -114,7 +118,7 @@ def test_what_listens_and_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None
         silent.listen()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(RunError, match=f"answers at {address} .*no answer in 3 s"):
-            Place(backend="ray", address=address).open()
+            BackendOptions(backend="ray", address=address).open()
 
 
 class FullDisk:
@@ -132,7 +136,7 @@ class FullDisk:
     def wait(self, reports: list[object], timeout: float) -> tuple[list[object]]:
         return (reports,)
 
-    def get(self, report: Report) -> Report:
+    def get(self, report: WorkerReport) -> WorkerReport:
         return report
 
     def cancel(self, task: object, force: bool) -> None:
@@ -142,12 +146,12 @@ class FullDisk:
 def test_a_full_disk_here_fails_one_run_and_not_the_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(parcel: Parcel, folder: Path) -> None:
+    def refuse(changes: FolderChanges, folder: Path) -> None:
         raise RunError(f"could not write {folder} (No space left on device)")
 
-    monkeypatch.setattr("pombu.studies.ray_backend.unpack", refuse)
+    monkeypatch.setattr("pombu.studies.ray_backend.apply_changes", refuse)
     backend = RayBackend.__new__(RayBackend)
-    disk, task = FullDisk(), iter([Report(Parcel(), 7)])
+    disk, task = FullDisk(), iter([WorkerReport(FolderChanges(), 7)])
     vars(backend).update(_ray=disk, _cores=1, _gpus=0.0, _workers=2)
     vars(backend).update(_running={tmp_path: (task, None)}, pids={})
     assert backend.poll() == {tmp_path: "failed"}
@@ -186,7 +190,7 @@ def test_a_killed_worker_changes_nothing(
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef0123456789abcdef")
     local, remote = tmp_path / "local", tmp_path / "remote"
     watcher = Killer()
-    watcher.backend = backend = Place(backend="ray", workers=2).open()
+    watcher.backend = backend = BackendOptions(backend="ray", workers=2).open()
     outcome = run_study(plan(JOBS, remote), remote, backend, watcher)
     assert outcome.finished, [run.failure for run in outcome.failed]
     assert len(watcher.killed) == 1

@@ -9,19 +9,24 @@ from typing import Any
 import pytest
 from fabricated import panels_of, write_run
 
+from pombu.analysis.curves import find_curves
+from pombu.analysis.results_page import train_command
 from pombu.cli import main
 from pombu.errors import StoppedError, UsageError
-from pombu.studies import cores, gathering
-from pombu.studies.asking import command_for
-from pombu.studies.gathering import Request, choose, departed, gather, read_sources
+from pombu.paper import panel_runs
+from pombu.paper.panel_runs import (
+    Request,
+    choose,
+    departed,
+    gather_results,
+)
+from pombu.paper.reproduce import find, reproduce_all
+from pombu.studies import ray_backend, worker
+from pombu.studies.backends import BackendOptions
 from pombu.studies.jobs import Job, longest
-from pombu.studies.parcels import Parcel, unpack
-from pombu.studies.places import Place
-from pombu.studies.progress import examine
-from pombu.studies.ray_backend import _require_listener
-from pombu.studies.reproducing import reproduce_all
+from pombu.studies.progress import PlainRuns, examine
+from pombu.studies.ray_backend import FolderChanges, _require_listener, apply_changes
 from pombu.studies.study import Outcome, _prepare
-from pombu.studies.watching import PlainRuns
 from pombu.studies.worker import FAILURE
 from pombu.training.config_file import flat, to_json
 from pombu.training.run import open_run
@@ -58,10 +63,14 @@ def test_a_study_file_runs_no_foreign_code(
 def test_seeds_of_different_length_are_not_averaged(tmp_path: Path) -> None:
     write_run(replace(JOB, total_steps=200_000), tmp_path / "a")
     write_run(replace(JOB, seed=1), tmp_path / "b")
-    (group,) = gather([alone((0, 1), 200_000)], drawing(tmp_path), UNSEEN).groups
+    (group,) = gather_results(
+        [alone((0, 1), 200_000)], drawing(tmp_path), UNSEEN
+    ).groups
     assert [c.run.spec.seed for c in group.curves] == [0]
     assert (group.missing, group.steps) == ((1,), 200_000)
-    (group,) = gather([alone((0, 1), 400_000)], drawing(tmp_path), UNSEEN).groups
+    (group,) = gather_results(
+        [alone((0, 1), 400_000)], drawing(tmp_path), UNSEEN
+    ).groups
     assert [int(c.rows[-1]["real_steps"]) for c in group.curves] == [100_000] * 2
     assert group.missing == (0, 1)
 
@@ -70,10 +79,10 @@ def test_a_run_with_today_s_values_comes_first(tmp_path: Path) -> None:
     write_run(JOB, tmp_path / "exact")
     other = replace(JOB, total_steps=400_000, overrides=(("model.max_steps", 77),))
     write_run(other, tmp_path / "other")
-    found = choose(JOB, read_sources([tmp_path]))
+    found = choose(JOB, find_curves([tmp_path]))
     assert found is not None
     assert found.run.path.name == "exact"
-    longer = choose(replace(JOB, total_steps=400_000), read_sources([tmp_path]))
+    longer = choose(replace(JOB, total_steps=400_000), find_curves([tmp_path]))
     assert longer is not None
     config = flat(to_json(JOB.config()))
     assert departed(longer.run.spec, config) == ["model.max_steps = 77"]
@@ -97,8 +106,9 @@ def test_an_item_without_runs_is_left_out_of_all(tmp_path: Path, capsys: Any) ->
             said.append(text)
 
     quick = ["figure-1", "figure-4", "appendix-long", "overview"]
+    find("overview")  # Its module keeps the names that it finds when it is imported.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pombu.studies.reproducing.names", lambda: quick)
+        patch.setattr("pombu.paper.reproduce.names", lambda: quick)
         numbers, missing = reproduce_all(request, Said())
     assert set(numbers) == {"figure-4"}
     assert any("appendix-long has no run yet" in text for text in said)
@@ -110,10 +120,10 @@ def test_an_item_without_runs_is_left_out_of_all(tmp_path: Path, capsys: Any) ->
 def test_a_signal_stops_the_reproduction(
     tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
-    monkeypatch.setattr(gathering, "run_study", lambda *_: Outcome((), signal=15))
+    monkeypatch.setattr(panel_runs, "run_study", lambda *_: Outcome((), signal=15))
     request = replace(drawing(tmp_path), train=True)
     with pytest.raises(StoppedError, match="the same command goes on"):
-        gather([alone((0,), 1000)], request, UNSEEN)
+        gather_results([alone((0,), 1000)], request, UNSEEN)
     out = ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
     assert main(["reproduce", "figure-4", "--profile", "smoke", *out]) == 128 + 15
     assert not list((tmp_path / "out").glob("*.png"))
@@ -156,12 +166,12 @@ def test_a_study_may_ask_for_fewer_steps(tmp_path: Path) -> None:
 
 def test_runs_that_must_share_begin_at_different_cores(monkeypatch: Any) -> None:
     pinned: list[list[int]] = []
-    monkeypatch.setattr(cores, "available", lambda: [0, 1, 2, 3])
-    monkeypatch.setattr(cores, "_claim", lambda *_: False)
+    monkeypatch.setattr(worker, "available_cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(worker, "_claim_core", lambda *_: False)
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, to: pinned.append(list(to)))
     for pid in (100, 101, 102, 103):
         monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
-        with cores.claimed(1) as mine:
+        with worker.claimed_cores(1) as mine:
             assert len(mine) == 1
     assert sorted(pinned[::2]) == [[0], [1], [2], [3]]
 
@@ -174,7 +184,6 @@ def test_a_checkpoint_arrives_whole_or_not_at_all(
         "checkpoints/000001/state.safetensors": b"state",
         "checkpoints/000001/manifest.json": b"{}",
     }
-    from pombu.studies import parcels
 
     def full(path: Path, content: bytes) -> None:
         if path.name == "manifest.json":
@@ -182,11 +191,11 @@ def test_a_checkpoint_arrives_whole_or_not_at_all(
         path.write_bytes(content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(parcels, "write_atomic", full)
+        patch.setattr(ray_backend, "write_atomic", full)
         with pytest.raises(OSError, match="no space"):
-            unpack(Parcel(files), tmp_path)
+            apply_changes(FolderChanges(files), tmp_path)
     assert not (tmp_path / "checkpoints" / "000001").exists()
-    unpack(Parcel(files), tmp_path)
+    apply_changes(FolderChanges(files), tmp_path)
     whole = tmp_path / "checkpoints" / "000001"
     assert {path.name for path in whole.iterdir()} == {
         "state.safetensors",
@@ -204,29 +213,27 @@ def test_the_same_experiment_under_two_names_is_one_run() -> None:
 
 
 def test_max_lines_are_left_out_where_steps_are_given() -> None:
-    from pombu.studies.reproductions import find
-
     item = find("figure-2").item
     assert item is not None
-    whole = gathering.panels_of(item, Request("paper", Path()))
-    short = gathering.panels_of(item, Request("paper", Path(), total_steps=10_000))
+    whole = panel_runs.panels_of(item, Request("paper", Path()))
+    short = panel_runs.panels_of(item, Request("paper", Path(), total_steps=10_000))
     assert any(arm.extended for panel in whole for arm in panel.arms)
     jobs = [job for panel in short for arm in panel.arms for job in panel.jobs(arm)]
     assert {job.total_steps for job in jobs} == {10_000}
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("options", "said"),
     [
-        (Place("ray", cores_per_run=0), "--cores-per-run is 0"),
-        (Place("local", workers=0), "--workers is 0"),
-        (Place("ray", retries=-1), "--retries is -1"),
-        (Place("ray", gpus_per_run=-0.5), "--gpus-per-run is -0.5"),
+        (BackendOptions("ray", cores_per_run=0), "--cores-per-run is 0"),
+        (BackendOptions("local", workers=0), "--workers is 0"),
+        (BackendOptions("ray", retries=-1), "--retries is -1"),
+        (BackendOptions("ray", gpus_per_run=-0.5), "--gpus-per-run is -0.5"),
     ],
 )
-def test_sizes_of_a_place_are_checked(place: Place, said: str) -> None:
+def test_backend_options_are_checked(options: BackendOptions, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        place.open()
+        options.open()
 
 
 def test_ray_client_is_refused_in_a_sentence() -> None:
@@ -242,7 +249,7 @@ def test_a_run_s_command_asks_for_the_same_run() -> None:
         overrides=(("model.hidden", (8, 9)), ("minimum_kl", None), ("alpha", 0.25)),
     )
     spec = job.spec()
-    command = command_for(spec)
+    command = train_command(spec)
     assert "--observation-noise 0.1" in command
     again = parse(command.split()[2:])
     config = replace(again.config, env=again._environment(again.config.env))

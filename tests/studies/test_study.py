@@ -17,15 +17,21 @@ from rich.console import Console
 from pombu.cli import main
 from pombu.cli.study import last_words
 from pombu.errors import RunError, UsageError
-from pombu.studies import cores
-from pombu.studies.backends import Ending, LocalBackend
+from pombu.studies import worker
+from pombu.studies.backends import BackendOptions, Ending, LocalBackend
 from pombu.studies.jobs import Job, plan, require_trusted
-from pombu.studies.places import Place
-from pombu.studies.progress import examine, pace, table, time_left
+from pombu.studies.progress import (
+    LiveTable,
+    PlainRuns,
+    examine,
+    pace,
+    table,
+    time_left,
+    watcher,
+)
 from pombu.studies.study import Outcome, run_study, status
 from pombu.studies.study_file import key_lines, read_study
-from pombu.studies.watching import LiveRuns, PlainRuns, watcher
-from pombu.studies.worker import FAILURE, put_into_words, train
+from pombu.studies.worker import FAILURE, failure_sentence, train
 from pombu.training.metrics import MetricsFile, read_rows
 from pombu.training.run import create, open_run
 
@@ -386,10 +392,10 @@ def test_cores_are_claimed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = (
-        "import sys; from pombu.studies.cores import claimed\n"
-        "with claimed(1) as mine: print(*mine, flush=True); sys.stdin.read()"
+        "import sys; from pombu.studies.worker import claimed_cores\n"
+        "with claimed_cores(1) as mine: print(*mine, flush=True); sys.stdin.read()"
     )
-    before = cores.available()
+    before = worker.available_cores()
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     command = [sys.executable, "-c", code]
@@ -398,25 +404,25 @@ def test_cores_are_claimed_once(
         assert other.stdin is not None
         assert other.stdout is not None
         theirs = int(other.stdout.readline())
-        with cores.claimed(1) as mine:
-            assert cores.available() == list(mine)
+        with worker.claimed_cores(1) as mine:
+            assert worker.available_cores() == list(mine)
             assert len(before) == 1 or mine != (theirs,)
         other.stdin.close()
-    assert cores.available() == before
+    assert worker.available_cores() == before
 
 
-def test_impossible_places() -> None:
+def test_impossible_backends() -> None:
     with pytest.raises(UsageError, match="cores-per-run is 1000"):
         LocalBackend(cores_per_run=1000)
     with pytest.raises(UsageError, match="workers is 0"):
         LocalBackend(workers=0)
     with pytest.raises(UsageError, match="are for Ray"):
-        Place(address="auto").open()
+        BackendOptions(address="auto").open()
 
 
 def test_words_for_errors() -> None:
-    assert put_into_words(RunError("No.")) == "No."
-    assert put_into_words(KeyError("a\nb")) == r"KeyError: 'a\nb'"
+    assert failure_sentence(RunError("No.")) == "No."
+    assert failure_sentence(KeyError("a\nb")) == r"KeyError: 'a\nb'"
 
 
 def test_a_study_on_this_machine(
@@ -452,7 +458,7 @@ def test_the_live_table_shows_every_run(tmp_path: Path) -> None:
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=120)
     view = watcher(console)
-    assert isinstance(view, LiveRuns)
+    assert isinstance(view, LiveTable)
     waiting = examine(tmp_path / "a-run", 1000)
     running = dataclasses.replace(
         waiting, name="another", state="running", real_steps=250, seconds_per_step=0.1
@@ -473,7 +479,7 @@ def test_a_narrow_terminal_shows_what_matters(tmp_path: Path) -> None:
     runs[35] = dataclasses.replace(
         runs[35], state="running", real_steps=250, seconds_per_step=0.1
     )
-    view = LiveRuns(console)
+    view = LiveTable(console)
     view.show(runs, 2)
     view.close()
     shown = text.getvalue()

@@ -31,7 +31,7 @@ class Command:
         """Measure and print."""
         import jax
 
-        from pombu.benchmarks import suite
+        from pombu.bench import suite
 
         # A program compiled by an earlier run would hide the time that it takes.
         jax.config.update("jax_enable_compilation_cache", False)

@@ -46,13 +46,18 @@ class Command:
 
     def run(self) -> int:
         """Measure, draw, and say it."""
-        from pombu.diagnostics import figures
-        from pombu.diagnostics.measure import measure
-        from pombu.diagnostics.words import disagreement_over_error, judge, optimism
-        from pombu.studies.artifacts import save_figure, write_json
+        from pombu.analysis.artifacts import save_figure, write_json
+        from pombu.analysis.diagnosis import (
+            disagreement_over_error,
+            draw_figures,
+            judge,
+            measure,
+            optimism,
+        )
 
         if self.episodes < 1:
             raise UsageError(f"episodes is {self.episodes}: it must be at least 1.")
+        # 1. Load the last checkpoint.
         run = open_run(self.folder)
         learner = algorithm_of(run, self.env)
         found = checkpoint.load_latest(
@@ -64,15 +69,17 @@ class Command:
                 f"{run.named}` first."
             )
         loaded, episodes = found
+        # 2. Compare it with real episodes, and read the run's metrics.
         measured = measure(
             learner, loaded.state, list(episodes), self.episodes, self.seed
         )
         rows = read_rows(run.metrics)[1] if run.metrics.exists() else []
         verdict = judge(measured, rows)
+        # 3. Write figures and numbers.
         out = self.out or run.path / FOLDER
         out.mkdir(parents=True, exist_ok=True)
-        for name in ("error_by_horizon", "trajectories", "disagreement"):
-            save_figure(getattr(figures, name)(measured), out, name.replace("_", "-"))
+        for name, figure in draw_figures(measured).items():
+            save_figure(figure, out, name)
         summary = {
             "limit": verdict.limit,
             "sentences": verdict.sentences,

@@ -31,8 +31,8 @@ class Command:
 
     def run(self) -> int:
         """Draw and say where the picture is."""
-        from pombu.studies.curves import LAST, read_curves
-        from pombu.studies.learning import draw_learning
+        from pombu.analysis.curves import LAST, read_curves
+        from pombu.analysis.plots import draw_learning
 
         if not self.runs:
             raise UsageError("No run is named: give at least one run folder.")

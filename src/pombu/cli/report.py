@@ -40,8 +40,8 @@ class Command:
 
     def run(self) -> int:
         """Write the page and say where it is."""
+        from pombu.analysis.report.page import build
         from pombu.files import write_atomic
-        from pombu.report.build import build
 
         if not self.runs:
             raise UsageError("No run is named: give at least one run folder.")

@@ -10,8 +10,9 @@ import tyro
 from rich.console import Console
 
 from pombu.errors import UsageError
-from pombu.studies.places import Place
-from pombu.studies.reproductions import Profile, find, names
+from pombu.paper.experiments import Profile
+from pombu.paper.reproduce import find, names
+from pombu.studies.backends import BackendOptions
 
 ALL = "all"
 
@@ -50,7 +51,9 @@ class Command:
     """Real steps of every run; None takes the profile's."""
     seeds: int | None = None
     """Seeds of every arm, from 0 on; None takes the profile's."""
-    place: Annotated[Place, tyro.conf.OmitArgPrefixes] = field(default_factory=Place)
+    backend: Annotated[BackendOptions, tyro.conf.OmitArgPrefixes] = field(
+        default_factory=BackendOptions
+    )
     """Where the runs happen."""
     json: bool = False
     """Print the headline numbers as one JSON object."""
@@ -85,9 +88,9 @@ class Command:
                 raise UsageError(f"--{flag} is {value}: it must be at least 1.")
 
     def _reproduce(self, profile: Profile, out: Path) -> int:
-        from pombu.studies.gathering import Request
-        from pombu.studies.reproducing import reproduce_all, reproduce_one
-        from pombu.studies.watching import watcher
+        from pombu.paper.panel_runs import Request
+        from pombu.paper.reproduce import reproduce_all, reproduce_one
+        from pombu.studies.progress import watcher
 
         request = Request(
             profile,
@@ -97,7 +100,7 @@ class Command:
             self.train,
             self.total_steps,
             self.seeds,
-            self.place,
+            self.backend,
         )
         view = watcher(Console(stderr=True))
         try:

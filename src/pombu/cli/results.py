@@ -37,7 +37,8 @@ class Command:
 
     def run(self) -> int:
         """Keep, draw, write."""
-        from pombu.studies.results_page import keep, write_page
+        from pombu.analysis.results_page import keep, write_page
+        from pombu.paper.published import published_for
 
         if self.up_to is not None and self.up_to < 1:
             raise UsageError(f"up_to is {self.up_to}: it must be at least 1.")
@@ -52,7 +53,7 @@ class Command:
             command += f" --title {shlex.quote(self.title)}"
         if self.up_to is not None:
             command += f" --up-to {self.up_to}"
-        page = write_page(self.out, title, command, self.up_to)
+        page = write_page(self.out, title, command, published_for, self.up_to)
         if self.json:
             print(json.dumps({"page": str(page), "runs": [str(run) for run in kept]}))
         else:

@@ -6,7 +6,7 @@ from pathlib import Path
 import tyro
 
 from pombu.agent.runs import algorithm_of
-from pombu.cli.training import announce, finish, watchers
+from pombu.cli.train import announce, callbacks_of, print_result
 from pombu.config.budget import budget
 from pombu.errors import UsageError
 from pombu.training.loop import learn
@@ -53,9 +53,9 @@ class Command:
             budget(algorithm.config, lambda: algorithm.task.horizon, self.total_steps)
         steps = self.total_steps or run.spec.total_steps
         spec = dataclasses.replace(run.spec, total_steps=steps)
-        callbacks = watchers(console, spec, self.target_return, self.max_minutes)
+        callbacks = callbacks_of(console, spec, self.target_return, self.max_minutes)
         if self.total_steps is not None:
             with run.locked():
                 run = run.extend(self.total_steps)
         result = learn(algorithm, run.spec.seed, run.spec.total_steps, callbacks, run)
-        return finish(run, result, self.json)
+        return print_result(run, result, self.json)

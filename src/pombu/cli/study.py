@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 
 from pombu.cli import parsing
-from pombu.studies.places import Place
+from pombu.studies.backends import BackendOptions
 from pombu.studies.progress import RunProgress
 
 
@@ -32,8 +32,8 @@ class Command:
     """The study file (see the guide on studies)."""
     out: Path | None = None
     """Folder for the runs; None takes the file's `out`, or runs/ and its name."""
-    place: Annotated[Place, tyro.conf.OmitArgPrefixes] = dataclasses.field(
-        default_factory=Place
+    backend: Annotated[BackendOptions, tyro.conf.OmitArgPrefixes] = dataclasses.field(
+        default_factory=BackendOptions
     )
     """Where the runs happen."""
     trust: tuple[str, ...] = ()
@@ -44,16 +44,16 @@ class Command:
     def run(self) -> int:
         """Run the study to its end."""
         from pombu.studies.jobs import plan
+        from pombu.studies.progress import watcher
         from pombu.studies.study import run_study
         from pombu.studies.study_file import read_study
-        from pombu.studies.watching import watcher
 
         study = read_study(self.file, self.trust)
         folder = self.out or study_folder(self.file, study.out)
         planned = plan(study.jobs(), folder)
         view = watcher(Console(stderr=self.json))
         try:
-            outcome = run_study(planned, folder, self.place.open(), view, self.trust)
+            outcome = run_study(planned, folder, self.backend.open(), view, self.trust)
         finally:
             view.close()
         if self.json:

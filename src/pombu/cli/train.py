@@ -1,29 +1,47 @@
 """`pombu train`: learn a policy, and keep everything about it in a run folder."""
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
+from rich.console import Console
 
 from pombu import presets
 from pombu.algorithms import registry
 from pombu.cli import parsing
-from pombu.cli.briefing import brief
-from pombu.cli.training import announce, finish, watchers
 from pombu.config.budget import budget
 from pombu.data import read_logged
-from pombu.envs import EnvConfig, NoiseKind, load, resolve, short_name
+from pombu.envs import (
+    CATALOGUE,
+    EnvConfig,
+    NoiseKind,
+    Report,
+    Task,
+    check,
+    load,
+    resolve,
+    short_name,
+)
 from pombu.errors import UsageError
 from pombu.files import safe_name
 from pombu.training import config_file
 from pombu.training.algorithm import begin_from
-from pombu.training.loop import learn
-from pombu.training.run import RunSpec, create, require_free
+from pombu.training.callbacks import Callback, StopAfter, StopAtReturn
+from pombu.training.display import display
+from pombu.training.loggers import TensorBoard, WeightsAndBiases
+from pombu.training.loop import Result, learn
+from pombu.training.run import EVALUATION, Run, RunSpec, create, require_free
+from pombu.worlds import require_reward
 
 C = TypeVar("C")
 ENV, ALGORITHM, PRESET = "HalfCheetah", "pombu", "fast"
+CHECK_STEPS, CHECK_RESETS = 100, 20
+"""Real steps and resets of the check before training; they are not learned from."""
+TOLERATED = ("determinism", "start distribution")
+"""Findings that a run can live with: they are told, and training begins."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,14 +127,14 @@ class Command(Generic[C]):
             tensorboard=self.tensorboard,
             wandb=self.wandb,
         )
-        callbacks = watchers(console, spec, self.target_return, self.max_minutes)
+        callbacks = callbacks_of(console, spec, self.target_return, self.max_minutes)
         logged = None if self.data is None else read_logged(self.data, task)
-        for line in brief(task, config) if self.check else ():
+        for line in check_and_describe(task, config) if self.check else ():
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         begin = None if logged is None else begin_from(algorithm, spec.seed, logged)
         run = create(out, spec)
         result = learn(algorithm, spec.seed, spec.total_steps, callbacks, run, begin)
-        return finish(run, result, self.json)
+        return print_result(run, result, self.json)
 
     def _environment(self, env: EnvConfig) -> EnvConfig:
         given: dict[str, Any] = {
@@ -208,3 +226,157 @@ def environments_by_name(
         )
 
     return rules
+
+
+def check_and_describe(task: Task, config: Any) -> list[str]:
+    """What pombu will use in an environment that is not its own, line by line.
+
+    Raises:
+        UsageError: The check found what would spoil the run, or the reward is to be
+            known and is not.
+    """
+    if any(entry.id == task.config.id for entry in CATALOGUE):
+        return []
+    model: Any = getattr(config, "model", None)
+    if hasattr(model, "reward"):
+        require_reward(task, model.reward)
+    report = check(task, CHECK_STEPS, resets=CHECK_RESETS)
+    for finding in report.findings:
+        if finding.verdict == "fail" and finding.subject not in TOLERATED:
+            raise UsageError(
+                f"{task.config.id} failed the check of its {finding.subject} "
+                f"({finding.detail}): fix it, `pombu check-env {task.config.id}` says "
+                "more; or train all the same with --no-check."
+            )
+    return [
+        _describe_sizes(task),
+        *_describe_model(task, config, report),
+        _describe_steps(task, config),
+        *_describe_warnings(report),
+    ]
+
+
+def _describe_sizes(task: Task) -> str:
+    box = task.action_box
+    bounds = {
+        f"[{low:g}, {high:g}]" for low, high in zip(box.low, box.high, strict=True)
+    }
+    within = f"in {bounds.pop()}" if len(bounds) == 1 else "in bounds of their own"
+    return (
+        f"{task.config.id}: {task.observation_dim} observed numbers, "
+        f"actions of {task.action_dim} {within}, episodes of at most "
+        f"{task.horizon} steps."
+    )
+
+
+def _describe_model(task: Task, config: Any, report: Report) -> list[str]:
+    """Where reward, ends and starts of imagined trajectories come from."""
+    model: Any = getattr(config, "model", None)
+    if not hasattr(model, "reward"):
+        return []
+    details = {finding.subject: finding.detail for finding in report.findings}
+    seen = details["reward"].partition("(seen: ")[2].rstrip(")")
+    reward = "the environment's own function, which the check confirmed."
+    if model.reward == "learned":
+        reward = "learned beside the dynamics" + (f"; seen {seen}." if seen else ".")
+    ends = "learned from real episodes that terminate; until one does, none."
+    if getattr(model, "termination", "known") == "known":
+        ends = "the environment's own function."
+        if "terminal" not in task.known:
+            ends = "none: no imagined trajectory ends before its time limit."
+    starts = "the environment's own distribution."
+    if "initial" not in task.known:
+        starts = "resets that were observed."
+    share = getattr(getattr(config, "imagination", None), "real_starts", 0.0)
+    if share:
+        starts = f"{starts[:-1]}, and for {share:.0%} other real states."
+    return [f"  reward: {reward}", f"  termination: {ends}", f"  starts: {starts}"]
+
+
+def _describe_steps(task: Task, config: Any) -> str:
+    """What an iteration costs in the real environment."""
+    most = config.trajectories * task.horizon
+    least = getattr(config, "least_steps", 0)
+    number = config.evaluation_episodes
+    learned = (
+        f"  an iteration: {'at least' if least else 'up to'} {least or most:,} "
+        "real steps to learn from"
+    )
+    if not number:
+        return f"{learned}."
+    measured = (
+        f"{2 * number} more episodes to measure the policy with and without its noise"
+    )
+    if hasattr(config, "planner"):  # which has none
+        measured = f"{number} more episodes to measure the planner"
+    return (
+        f"{learned}, and {measured}, which are not counted (`--evaluation-episodes`)."
+    )
+
+
+def _describe_warnings(report: Report) -> list[str]:
+    return [
+        f"  note: {finding.subject}: {finding.detail}."
+        for finding in report.findings
+        if finding.verdict != "pass"
+    ]
+
+
+def announce(text: str, json_output: bool) -> Console:
+    """Show a first line before anything is compiled; gives where to show the rest."""
+    console = Console(stderr=json_output)
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    return console
+
+
+def callbacks_of(
+    console: Console,
+    spec: RunSpec,
+    target_return: float | None,
+    max_minutes: float | None,
+) -> list[Callback]:
+    """Display, loggers and stop conditions of a run."""
+    callbacks: list[Callback] = [display(console)]
+    if spec.tensorboard:
+        callbacks.append(TensorBoard())
+    if spec.wandb:
+        callbacks.append(WeightsAndBiases())
+    if target_return is not None:
+        callbacks.append(StopAtReturn(target_return))
+    if max_minutes is not None:
+        callbacks.append(StopAfter(60 * max_minutes))
+    return callbacks
+
+
+def print_result(run: Run, result: Result[Any], json_output: bool) -> int:
+    """Say how a run ended and where everything is; gives the exit code."""
+    code = 0 if result.signal is None else 128 + result.signal
+    evaluation = None
+    if result.finished:
+        evaluation = json.loads((run.path / EVALUATION).read_bytes())
+    if json_output:
+        summary = {
+            "folder": str(run.path),
+            "finished": result.finished,
+            "iteration": int(result.state.iteration),
+            "real_steps": int(result.state.real_steps),
+            "evaluation": evaluation,
+        }
+        print(json.dumps(summary))
+        return code
+    if evaluation is None:
+        done = int(result.state.iteration)
+        kept = f"{done} finished iterations are" if done != 1 else "1 iteration is"
+        print(
+            f"Stopped; {kept} saved, and `pombu resume {run.named}` goes on from "
+            "there, bit for bit."
+        )
+    else:
+        final = evaluation["deterministic"]
+        print(
+            f"Done: return {final['mean']:.1f} ± {final['std']:.1f} over "
+            f"{final['episodes']} episodes without the policy's noise. Everything is "
+            f"in {run.path}.\nNext: pombu report {run.named}, pombu video {run.named}, "
+            f"pombu evaluate {run.named} --episodes 100"
+        )
+    return code

@@ -1,1 +1,1 @@
-"""Many runs, statistics, and the paper's figures and tables."""
+"""Studies: grids of runs from one file, side by side on this machine or on Ray."""

@@ -1,4 +1,4 @@
-"""What a study asks of the place where its runs happen, and this machine as one."""
+"""Backends of a study: their protocol, this machine as one, and the options of all."""
 
 import contextlib
 import os
@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from pombu.cores import usable_cores
 from pombu.errors import UsageError
-from pombu.studies import cores
-from pombu.studies.worker import FAILURE, INTERRUPTED, LOG, note_failure
+from pombu.studies.worker import FAILURE, INTERRUPTED, LOG, THREADS, note_failure
 
 Ending = Literal["finished", "interrupted", "failed"]
 
@@ -68,7 +68,7 @@ class LocalBackend:
         """Start a process; what it says is added to the folder's log."""
         command = [sys.executable, "-m", "pombu.studies.worker", str(path)]
         command += [str(self._cores), *([trusted] if trusted else [])]
-        threads = {name: str(self._cores) for name in cores.THREADS}
+        threads = {name: str(self._cores) for name in THREADS}
         with (path / LOG).open("ab") as log:
             self._running[path] = subprocess.Popen(
                 command,
@@ -128,3 +128,48 @@ def _let_go(process: "subprocess.Popen[bytes]") -> None:
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """Options that `pombu study` and `pombu reproduce` share."""
+
+    backend: Literal["local", "ray"] = "local"
+    """local: processes on this machine, pinned to cores. ray: a Ray cluster."""
+    workers: int | None = None
+    """Runs side by side; None is as many as the cores allow."""
+    cores_per_run: int = 1
+    """Cores that each run has for itself."""
+    gpus_per_run: float = 0.0
+    """GPUs, or a share of one, for each run on Ray."""
+    address: str | None = None
+    """An existing Ray cluster, such as 10.0.0.1:6379 or auto; None starts one here."""
+    retries: int = 3
+    """How often a run is taken up again whose Ray worker has died."""
+
+    def open(self) -> Backend:
+        """The backend, ready to start runs.
+
+        Raises:
+            UsageError: The options do not fit together or this machine.
+            RunError: The cluster cannot be reached.
+        """
+        for name, least in (("workers", 1), ("cores_per_run", 1), ("retries", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                flag = name.replace("_", "-")
+                raise UsageError(f"--{flag} is {value}: it must be at least {least}.")
+        if self.gpus_per_run < 0:
+            raise UsageError(
+                f"--gpus-per-run is {self.gpus_per_run:g}: it must be 0 or more."
+            )
+        if self.backend == "ray":
+            from pombu.studies.ray_backend import RayBackend
+
+            return RayBackend(self)
+        if self.address is not None or self.gpus_per_run:
+            raise UsageError(
+                "--address and --gpus-per-run are for Ray: add --backend ray, or leave "
+                "them out."
+            )
+        return LocalBackend(self.workers, self.cores_per_run)

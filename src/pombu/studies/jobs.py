@@ -1,4 +1,4 @@
-"""One run of a study: what is asked for, the folder it has, and how far it is."""
+"""Jobs of a study: what each run is asked for, its config, and its run folder."""
 
 import dataclasses
 import difflib
@@ -31,7 +31,7 @@ class OverrideError(UsageError):
 
 @dataclass(frozen=True)
 class Job:
-    """A run to have."""
+    """One run of a study: what is asked for, before a folder is chosen."""
 
     algorithm: str
     task: str
@@ -90,7 +90,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Planned:
-    """A job with its place."""
+    """A job with its run folder and what the folder will say."""
 
     job: Job
     spec: RunSpec
@@ -101,7 +101,7 @@ def override(config: Any, job: Job) -> Any:
     """The config with a job's overrides, checked field by field."""
     data = config_file.to_json(config)
     for key, value in job.overrides:
-        _place(job.algorithm, data, key, value)
+        _set_option(job.algorithm, data, key, value)
         try:
             config = config_file.from_json(type(config), data, job.algorithm)
         except UsageError as error:
@@ -186,7 +186,7 @@ def _settings(spec: RunSpec) -> dict[str, Any]:
     return {**{name: getattr(spec, name) for name in asked}, **flat(spec.config)}
 
 
-def _place(algorithm: str, data: dict[str, Any], key: str, value: Any) -> None:
+def _set_option(algorithm: str, data: dict[str, Any], key: str, value: Any) -> None:
     known = options(algorithm)
     if key not in known:
         near = difflib.get_close_matches(key, known, n=1)

@@ -1,30 +1,68 @@
-"""A Ray cluster as the place where a study's runs happen."""
+"""A Ray cluster as the backend of a study: driver, worker, and the folders between.
+
+Machines of a cluster may share no disk. The run folder arrives with the task, lives in
+a scratch folder of the worker's machine and goes back, change by change, after every
+iteration. What the study already has is therefore never lost with a worker. Changes are
+files and the names of those that went away; nothing in them is code.
+"""
 
 import importlib
 import importlib.util
 import inspect
 import logging
 import os
+import queue
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from pombu.cores import usable_cores
+from pombu.data.episodes import EPISODES
 from pombu.errors import RunError, UsageError
-from pombu.studies.backends import Ending
-from pombu.studies.parcels import pack, unpack
-from pombu.studies.ray_worker import Report, train_remotely
-from pombu.studies.worker import note_failure, put_into_words
+from pombu.files import write_atomic
+from pombu.studies.backends import BackendOptions, Ending
+from pombu.studies.worker import (
+    LOG,
+    THREADS,
+    claimed_cores,
+    failure_sentence,
+    note_failure,
+    train,
+)
+from pombu.training.callbacks import Callback, Progress
+from pombu.training.checkpoint import CHECKPOINTS
+from pombu.training.run import LOCK
 
-if TYPE_CHECKING:
-    from pombu.studies.places import Place
+Stamps = dict[str, tuple[int, int]]
+"""Time of change and size of every file of a folder, by its relative path."""
 
 CONNECT_SECONDS = 10.0
 JOIN_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class FolderChanges:
+    """Changes of a run folder, by paths relative to it."""
+
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WorkerReport:
+    """What a worker sends back."""
+
+    changes: FolderChanges
+    pid: int
+    ending: Literal["finished", "failed"] | None = None
+    """How the run ended; None while it goes on."""
 
 
 class RayBackend:
@@ -32,27 +70,27 @@ class RayBackend:
 
     name = "ray"
 
-    def __init__(self, place: "Place") -> None:
+    def __init__(self, options: BackendOptions) -> None:
         """Join a cluster, or start one on this machine.
 
         Raises:
             UsageError: Ray is not installed, or no machine has the resources.
             RunError: No cluster answers.
         """
-        self._ray = _import_ray(place)
-        self._cores = place.cores_per_run
-        self._gpus = place.gpus_per_run
-        self._workers = place.workers
-        self._retries = place.retries
+        self._ray = _import_ray(options)
+        self._cores = options.cores_per_run
+        self._gpus = options.gpus_per_run
+        self._workers = options.workers
+        self._retries = options.retries
         self._lost: Counter[Path] = Counter()
         self._running: dict[Path, Any] = {}
         self.pids: dict[Path, int] = {}
         """The worker process of each run that goes on."""
-        self._connect(place)
-        self._require_room()
+        self._connect(options)
+        self._require_resources()
         make = self._ray.remote(
-            num_cpus=place.cores_per_run,
-            num_gpus=place.gpus_per_run,
+            num_cpus=options.cores_per_run,
+            num_gpus=options.gpus_per_run,
             num_returns="streaming",
             max_retries=0,
             # A process per run, as on one machine: threads are counted at its start.
@@ -65,9 +103,9 @@ class RayBackend:
 
     def start(self, path: Path, trusted: str | None) -> None:
         """Send the run folder to a worker."""
-        parcel, _ = pack(path, {})
+        changes, _ = read_changes(path, {})
         self._running[path] = (
-            self._task.remote(path.name, parcel, self._cores, self._gpus, trusted),
+            self._task.remote(path.name, changes, self._cores, self._gpus, trusted),
             trusted,
         )
 
@@ -79,13 +117,13 @@ class RayBackend:
             try:
                 ending = self._take(path, reports)
             except self._ray.exceptions.RayTaskError as error:
-                note_failure(path, put_into_words(getattr(error, "cause", error)))
+                note_failure(path, failure_sentence(getattr(error, "cause", error)))
                 ending = "failed"
             except self._ray.exceptions.RayError as error:
                 ending = self._lose(path, trusted, error)
             except (OSError, RunError) as error:  # no room here for what was sent
                 self._ray.cancel(reports, force=True)
-                note_failure(path, put_into_words(error))
+                note_failure(path, failure_sentence(error))
                 ending = "failed"
             if ending:
                 del self._running[path]
@@ -105,9 +143,9 @@ class RayBackend:
 
     def _take(self, path: Path, reports: Any) -> Ending | None:
         while self._ray.wait([reports], timeout=0)[0]:
-            report: Report = self._ray.get(next(reports))
+            report: WorkerReport = self._ray.get(next(reports))
             self.pids[path] = report.pid
-            unpack(report.parcel, path)
+            apply_changes(report.changes, path)
             if report.ending:
                 return report.ending
         return None
@@ -124,20 +162,21 @@ class RayBackend:
         self.start(path, trusted)
         return None
 
-    def _connect(self, place: "Place") -> None:
-        options: dict[str, Any] = {
+    def _connect(self, options: BackendOptions) -> None:
+        arguments: dict[str, Any] = {
             "logging_level": logging.ERROR,
             "log_to_driver": False,
         }
-        if place.address is None:
-            number = (place.workers or 0) * place.cores_per_run or usable_cores()
-            options |= {"num_cpus": number, "include_dashboard": False}
+        if options.address is None:
+            number = (options.workers or 0) * options.cores_per_run or usable_cores()
+            arguments |= {"num_cpus": number, "include_dashboard": False}
         try:
-            self._ray.init(address=place.address or "local", **options)
+            self._ray.init(address=options.address or "local", **arguments)
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise RunError(
-                f"no Ray cluster could be joined at {place.address or 'this machine'} "
+                "no Ray cluster could be joined at "
+                f"{options.address or 'this machine'} "
                 f"({type(error).__name__}: {reason}): check the address and the token."
             ) from None
 
@@ -149,7 +188,7 @@ class RayBackend:
             have = min(have, int(resources.get("GPU", 0) / self._gpus))
         return max(min(have, self._workers or have), 1)
 
-    def _require_room(self) -> None:
+    def _require_resources(self) -> None:
         gpus = self._gpus
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if not any(
@@ -163,14 +202,14 @@ class RayBackend:
             )
 
 
-def _import_ray(place: "Place") -> Any:
+def _import_ray(options: BackendOptions) -> Any:
     if importlib.util.find_spec("ray") is None:
         raise UsageError(
             "--backend ray needs Ray: install it with pip install 'pombu[ray]'."
         )
-    if place.address is not None:
-        _require_listener(place.address)
-        _require_cluster(place.address)
+    if options.address is not None:
+        _require_listener(options.address)
+        _require_cluster(options.address)
     elif "ray" not in sys.modules:
         # Without a token anyone who reaches the ports could run code here. Ray looks
         # at this when it is imported; newer versions have it on by themselves.
@@ -224,3 +263,121 @@ def _refuse(address: str, reason: str) -> NoReturn:
         f"no Ray cluster answers at {address} ({reason}): check the address and the "
         "token, or leave --address out to start one here."
     ) from None
+
+
+def train_remotely(
+    name: str, changes: FolderChanges, cores: int, gpus: float, trusted: str | None
+) -> Iterator[WorkerReport]:
+    """Go on with a run that was sent here; yields a report after every iteration."""
+    if 0 < gpus < 1:
+        # Otherwise the first of those who share a GPU would take most of its memory.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 * gpus:.2f}")
+    for variable in THREADS:
+        os.environ[variable] = str(cores)
+    with tempfile.TemporaryDirectory(prefix="pombu-") as scratch, claimed_cores(cores):
+        folder = Path(scratch) / name
+        folder.mkdir()
+        apply_changes(changes, folder)
+        for inner in (CHECKPOINTS, EPISODES):
+            # Empty folders are not sent.
+            (folder / inner).mkdir(exist_ok=True)
+        yield WorkerReport(FolderChanges(), os.getpid())
+        sender = _Sender(folder)
+        # The run has a thread of its own, because only this one can yield.
+        threading.Thread(target=sender.train, args=(trusted,), daemon=True).start()
+        while True:
+            report = sender.reports.get()
+            yield report
+            if report.ending:
+                return
+
+
+class _Sender(Callback):
+    """Sends what changed in the folder after every iteration."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.reports: queue.Queue[WorkerReport] = queue.Queue()
+        self._known: Stamps = read_changes(folder, {})[1]
+
+    def train(self, trusted: str | None) -> None:
+        """Train to the end, and say how it was."""
+        ending: Literal["finished", "failed"] = "finished"
+        try:
+            with (self.folder / LOG).open("a", buffering=1) as log:
+                train(self.folder, log, trusted, [self])
+        except Exception as error:
+            ending = "failed"
+            note_failure(self.folder, failure_sentence(error))
+        self._send(ending)
+
+    def on_iteration(self, progress: Progress) -> None:
+        """Send what the iteration has changed; it is saved by now."""
+        self._send(None)
+
+    def _send(self, ending: Literal["finished", "failed"] | None) -> None:
+        changes, self._known = read_changes(self.folder, self._known)
+        self.reports.put(WorkerReport(changes, os.getpid(), ending))
+
+
+def read_changes(folder: Path, known: Stamps) -> tuple[FolderChanges, Stamps]:
+    """What changed in a folder since it looked like `known`, and how it looks now."""
+    stamps = _stamps(folder)
+    changed = [name for name, stamp in stamps.items() if known.get(name) != stamp]
+    files = {name: (folder / name).read_bytes() for name in changed}
+    gone = tuple(name for name in known if name not in stamps)
+    return FolderChanges(files, gone), stamps
+
+
+def apply_changes(changes: FolderChanges, folder: Path) -> None:
+    """Apply changes; a crash midway leaves no half of a checkpoint.
+
+    A new checkpoint appears with all of its files at once.
+    """
+    new = sorted(
+        {
+            path.parent
+            for name in changes.files
+            if (path := _inside(folder, name)).parent.parent.name == CHECKPOINTS
+            and not path.parent.exists()
+        }
+    )
+    for name, content in changes.files.items():
+        path = _inside(folder, name)
+        if path.parent in new:
+            path = _aside(path.parent) / path.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content)
+    for checkpoint in new:
+        _aside(checkpoint).rename(checkpoint)
+    for name in changes.gone:
+        path = _inside(folder, name)
+        path.unlink(missing_ok=True)
+        if path.parent != folder and not any(path.parent.iterdir()):
+            path.parent.rmdir()
+
+
+def _aside(checkpoint: Path) -> Path:
+    """Where a checkpoint is put together; what a crash leaves there is cleaned up."""
+    return checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}.tmp")
+
+
+def _stamps(folder: Path) -> Stamps:
+    found: Stamps = {}
+    for root, _, names in os.walk(folder):
+        for name in names:
+            path = Path(root, name)
+            if name == LOCK or name.endswith(".tmp"):
+                continue
+            status = path.stat()
+            relative = path.relative_to(folder).as_posix()
+            found[relative] = (status.st_mtime_ns, status.st_size)
+    return found
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """The file of that name, which must not lead out of the folder."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{name} leads out of {folder}")
+    return path

@@ -1,5 +1,8 @@
-"""Running a study: what exists is skipped, what was interrupted goes on, what fails is
-named and stops nothing else."""
+"""The study loop: start runs on a backend until all of a study are finished.
+
+What exists is skipped, what was interrupted goes on, and what fails is named and stops
+nothing else.
+"""
 
 import contextlib
 import dataclasses
@@ -11,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from pombu.analysis.curves import STUDY_FILES
 from pombu.errors import PombuError, RunError, UsageError
 from pombu.studies.backends import Backend
-from pombu.studies.curves import STUDY_FILES
 from pombu.studies.jobs import Planned
 from pombu.studies.progress import RunProgress, examine
 from pombu.studies.worker import FAILURE, PATIENCE, note_failure, read_failure
@@ -26,7 +29,7 @@ POLL = 0.2
 
 @runtime_checkable
 class Watcher(Protocol):
-    """Is shown how the study goes."""
+    """Shows a user how the study goes."""
 
     def show(self, runs: Sequence[RunProgress], slots: int) -> None:
         """Something may have changed."""
@@ -61,7 +64,7 @@ def run_study(
     watcher: Watcher,
     trusted: Collection[str] = (),
 ) -> Outcome:
-    """Have every planned run, in `folder`.
+    """Train every planned run to its end, in `folder`.
 
     Raises:
         UsageError: Another study works in the folder.
@@ -211,7 +214,7 @@ def _noted(folder: Path) -> dict[str, int]:
 
 
 def _prepare(one: Planned) -> None:
-    """Have the run folder there, with the steps that are asked for."""
+    """Create the run folder, or extend it, with the steps that are asked for."""
     if not (one.path / CONFIG).exists():
         create(one.path, one.spec)
         return

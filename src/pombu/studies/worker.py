@@ -1,23 +1,27 @@
-"""One run of a study, in a process of its own.
+"""One run of a study, in a process of its own that is pinned to cores of its own.
 
 `python -m pombu.studies.worker FOLDER CORES [ENVIRONMENT]` goes on with the run in the
-folder, pinned to that many cores. Why it failed, if it does, is left in the folder.
+folder, pinned to that many cores: JAX and its neighbours size their thread pools by a
+process's CPU affinity. Why a run failed, if it does, is left in the folder.
 """
 
 import contextlib
+import fcntl
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from pombu.errors import PombuError
-from pombu.studies.cores import THREADS, claimed
 from pombu.training.callbacks import Callback
 
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Environment variables that libraries read their number of threads from."""
 FAILURE = "failure.txt"
 LOG = "log.txt"
 PATIENCE = 600.0
@@ -59,7 +63,7 @@ def train(
             return result.finished
 
 
-def put_into_words(error: BaseException) -> str:
+def failure_sentence(error: BaseException) -> str:
     """Why a run failed, in one line."""
     if isinstance(error, PombuError):
         return str(error)
@@ -87,11 +91,11 @@ def main(arguments: Sequence[str]) -> int:
     for name in THREADS:
         os.environ[name] = number
     threading.Thread(target=stop_with_parent, daemon=True).start()
-    with claimed(int(number)):
+    with claimed_cores(int(number)):
         try:
             finished = train(Path(folder), sys.stdout, rest[0] if rest else None)
         except Exception as error:
-            sentence = put_into_words(error)
+            sentence = failure_sentence(error)
             print(sentence, flush=True)
             note_failure(Path(folder), sentence)
             return 1
@@ -102,6 +106,52 @@ def stop_with_parent() -> None:
     """Save and stop when the study that started this process is gone."""
     sys.stdin.read()
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def available_cores() -> list[int]:
+    """The cores that this process may use; empty where the system cannot say."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return []
+
+
+@contextlib.contextmanager
+def claimed_cores(number: int) -> Iterator[tuple[int, ...]]:
+    """Pin this process to cores that no other run of this user's has claimed.
+
+    A claim is a lock on a small file and dies with its process. Where too few cores are
+    free, some are shared: slower, and the numbers stay the same.
+    """
+    every = available_cores()
+    if not every:
+        yield ()
+        return
+    with contextlib.ExitStack() as claims:
+        free: list[int] = []
+        for core in every:
+            if len(free) < number and _claim_core(claims, core):
+                free.append(core)
+        taken = [core for core in every if core not in free]
+        # Those who must share begin at different cores, so that none is crowded.
+        turn = os.getpid() % max(len(taken), 1)
+        mine = (free + taken[turn:] + taken[:turn])[:number]
+        os.sched_setaffinity(0, mine)
+        try:
+            yield tuple(mine)
+        finally:
+            os.sched_setaffinity(0, every)
+
+
+def _claim_core(claims: contextlib.ExitStack, core: int) -> bool:
+    """Lock a core's file, if no one has."""
+    folder = Path(tempfile.gettempdir()) / f"pombu-cores-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        file = claims.enter_context((folder / str(core)).open("w"))
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""What finished runs show: curves, statistics, plots, diagnosis and pages."""

@@ -1,0 +1,127 @@
+"""Matplotlib figures: the style that all of them share, and learning curves of runs."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+import numpy as np
+from cycler import cycler
+from matplotlib.figure import Figure
+
+from pombu.analysis.curves import Curve, by_label
+from pombu.analysis.statistics import align
+
+# Okabe and Ito's palette.
+BLACK = "#000000"
+BLUE = "#0072B2"
+ORANGE = "#E69F00"
+GREEN = "#009E73"
+VERMILLION = "#D55E00"
+SKY = "#56B4E9"
+PURPLE = "#CC79A7"
+GREY = "#8A8A8A"
+CYCLE = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK)
+
+_SETTINGS: Any = {
+    "axes.edgecolor": "#444444",
+    "axes.grid": True,
+    "axes.labelsize": 10,
+    "axes.prop_cycle": cycler(color=CYCLE),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 10,
+    "figure.constrained_layout.use": True,
+    "font.size": 9,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.8,
+    "pdf.fonttype": 42,
+    "savefig.dpi": 160,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw inside this block to get the project's look, without touching global state.
+
+    The settings are read when axes are made, so make them inside too.
+    """
+    with matplotlib.rc_context(_SETTINGS):
+        yield
+
+
+def grid(
+    rows: int, columns: int, width: float = 2.7, height: float = 2.5, **options: Any
+) -> tuple[Figure, Any]:
+    """A figure with ``rows x columns`` axes, each ``width x height`` inches."""
+    figure = Figure(figsize=(columns * width, rows * height))
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    return figure, axes
+
+
+def thousands(value: float, _: int) -> str:
+    """Real steps on an axis."""
+    if value >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1000:g}k" if value >= 1000 else f"{value:g}"
+
+
+LINES = ("-", "--", ":")
+"""One for each round of the colours."""
+WIDEST = 35
+"""Letters of a label that still lets two columns stand side by side."""
+
+
+def draw_learning(
+    curves: Sequence[Curve], reference: tuple[str, float] | None = None
+) -> Figure:
+    """Real return by real steps: every seed thin, the mean of a label thick."""
+    with style():
+        figure, axes = grid(1, 1, 5.2, 4.0)
+        axis = axes[0, 0]
+        for i, (label, group) in enumerate(by_label(curves).items()):
+            again, colour = divmod(i, len(CYCLE))
+            _draw_group(axis, label, group, CYCLE[colour], LINES[again % len(LINES)])
+        if reference is not None:
+            name, value = reference
+            axis.axhline(value, color=BLACK, linestyle=":", linewidth=1.2, label=name)
+        axis.set_xlabel("real steps")
+        axis.set_ylabel("return of the stochastic policy")
+        axis.set_title(", ".join(dict.fromkeys(curve.task for curve in curves)))
+        axis.xaxis.set_major_formatter(thousands)
+        names = axis.get_legend_handles_labels()[1]
+        columns = 1 if max(map(len, names), default=0) > WIDEST else 2
+        figure.legend(loc="outside lower center", ncols=columns)
+    return figure
+
+
+def _draw_group(
+    axis: Any, label: str, group: Sequence[Curve], colour: str, line: str
+) -> None:
+    for curve in group:
+        axis.plot(
+            curve.column("real_steps"),
+            curve.column("return_real"),
+            color=colour,
+            linestyle=line,
+            linewidth=0.9,
+            alpha=0.5 if len(group) > 1 else 1.0,
+            label=None if len(group) > 1 else f"{label}, seed {curve.run.spec.seed}",
+        )
+    if len(group) > 1:
+        steps, mean = mean_of(group)
+        name = f"{label}, mean of {len(group)} seeds"
+        axis.plot(steps, mean, color=colour, linestyle=line, label=name)
+
+
+def mean_of(group: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean over seeds on common real steps, as far as every seed has come."""
+    aligned = align([(c.column("real_steps"), c.column("return_real")) for c in group])
+    if aligned is None:
+        return np.zeros(0), np.zeros(0)
+    return aligned.steps, aligned.values.mean(0)

@@ -1,0 +1,1 @@
+"""The report: one HTML page about runs, which needs nothing beside itself."""

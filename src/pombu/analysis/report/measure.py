@@ -1,0 +1,200 @@
+"""What a report measures anew from a run's last checkpoint: calibration and a preview.
+
+Calibration asks whether the uncertainty of Q-values is as large as their errors. From
+some start states, with one action each, the model's Q is compared with the mean of real
+returns. Both are means of few trajectories, so their sampling variance is added to U:
+otherwise that noise would be taken for overconfidence.
+"""
+
+import base64
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float64
+from numpy import ndarray
+
+from pombu.agent.runs import algorithm_of, load_state
+from pombu.agent.video import frames, write_video
+from pombu.algorithms.pombu import Learner, State
+from pombu.envs import collect
+from pombu.errors import UsageError
+from pombu.estimates import q_returns, q_uncertainty
+from pombu.randomness import Keys
+from pombu.training.algorithm import Algorithm
+from pombu.training.run import Run
+from pombu.worlds import Rules
+
+T = TypeVar("T")
+Say = Callable[[str], None]
+
+STARTS = 24
+REAL_EPISODES = 4
+IMAGINED = 8
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Errors of Q at some start states, and what was predicted of them."""
+
+    error: Float64[ndarray, " n"]
+    """Mean real return minus the model's Q."""
+    uncertainty: Float64[ndarray, " n"]
+    """sqrt(U)."""
+    noise: float
+    """Standard deviation of the error by sampling alone."""
+
+    @property
+    def sigma(self) -> Float64[ndarray, " n"]:
+        """The predicted standard deviation of the error."""
+        return np.sqrt(self.uncertainty**2 + self.noise**2)
+
+
+@dataclass(frozen=True)
+class Preview:
+    """An animated picture of one episode."""
+
+    uri: str
+    """`data:image/gif;base64,...`"""
+    episode_return: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class RunMeasures:
+    """What was measured of one run; None where it was not asked for or failed."""
+
+    calibrated: Calibrated | None = None
+    preview: Preview | None = None
+    missing: tuple[str, ...] = ()
+    """Why something is not there, in sentences."""
+
+
+def measure(
+    run: Run, name: str, film: bool, calibration: bool, env: str | None, say: Say
+) -> RunMeasures:
+    """Load a run's last checkpoint and measure what is asked for.
+
+    The page can do without any of it, so no failure stops it.
+    """
+    missing: list[str] = []
+
+    def attempt(what: str, work: Callable[[], T]) -> T | None:
+        try:
+            return work()
+        except Exception as error:
+            missing.append(
+                f"{name} has no {what}: {str(error) or type(error).__name__}"
+            )
+            return None
+
+    def load() -> tuple[Algorithm[Any], Any]:
+        algorithm = algorithm_of(run, env)
+        return algorithm, load_state(run, algorithm)
+
+    calibrated = filmed = None
+    loaded = attempt("film and no calibration", load)
+    if loaded is not None and calibration:
+        say(f"comparing the uncertainty of {name} with real returns")
+        calibrated = attempt("calibration", lambda: calibrate(*loaded))
+    if loaded is not None and film:
+        say(f"filming {name}")
+        filmed = attempt("film", lambda: preview(*loaded))
+    return RunMeasures(calibrated, filmed, tuple(missing))
+
+
+def calibrate(algorithm: Algorithm[Any], state: Any, seed: int = 0) -> Calibrated:
+    """Compare a run's Q-values with real returns.
+
+    Raises:
+        UsageError: The algorithm has no ensemble with an uncertainty.
+    """
+    if not isinstance(algorithm, Learner) or algorithm.config.model.kind != "ensemble":
+        raise UsageError(
+            f"{algorithm.name} gives no uncertainty of its Q-values here: only pombu "
+            "and meppo with a learned ensemble do."
+        )
+    keys = Keys(seed, int(state.iteration))
+    observations, actions, real = _real_returns(algorithm, state, keys)
+    world = algorithm.world(state)
+    # Whole episodes, also where training imagines less: real ones are whole, too.
+    rules = replace(algorithm.rules, horizon=algorithm.task.horizon)
+    task = (state.policy, state.value, world, rules)
+    imagined, sound = q_returns(
+        *task,
+        jnp.repeat(observations, IMAGINED, 0),
+        jnp.repeat(actions, IMAGINED, 0),
+        keys.jax("imagined"),
+    )
+    uncertainty = q_uncertainty(
+        *task, observations, actions, IMAGINED, keys.jax("uncertainty")
+    )
+    model = np.where(np.asarray(sound), np.asarray(imagined, float), np.nan)
+    return _compare(
+        real, model.reshape(STARTS, IMAGINED), np.asarray(uncertainty, float)
+    )
+
+
+def _compare(
+    real: Float64[ndarray, "n r"],
+    model: Float64[ndarray, "n m"],
+    uncertainty: Float64[ndarray, " n"],
+) -> Calibrated:
+    """Errors of means, and the sampling noise pooled over the start states."""
+    whole = np.isfinite(model).all(1) & np.isfinite(uncertainty)
+    if not whole.any():
+        raise UsageError("Every trajectory from every start state left the model.")
+    real, model = real[whole], model[whole]
+    noise = real.var(1, ddof=1).mean() / real.shape[1]
+    noise += model.var(1, ddof=1).mean() / model.shape[1]
+    return Calibrated(
+        real.mean(1) - model.mean(1), uncertainty[whole], float(np.sqrt(noise))
+    )
+
+
+def _real_returns(
+    learner: Learner, state: State, keys: Keys
+) -> tuple[Float[Array, "n o"], Float[Array, "n a"], Float64[ndarray, "n r"]]:
+    """Start states, first actions, and the discounted returns that followed.
+
+    Episodes of one start state share their reset seed and their first action.
+    """
+    policy, key = learner.policy(state), keys.jax("real")
+
+    def act(observations: np.ndarray, step: int) -> np.ndarray:
+        own = jax.random.fold_in(key, step)
+        if step:
+            return np.asarray(policy(observations, False, own))
+        first = policy(observations[::REAL_EPISODES], False, own)
+        return np.repeat(np.asarray(first), REAL_EPISODES, 0)
+
+    seeds = np.repeat(keys.episodes("start", STARTS), REAL_EPISODES)
+    episodes = collect(learner.task, act, [int(one) for one in seeds])
+    returns = [_discounted(episode.rewards, learner.rules) for episode in episodes]
+    chosen = episodes[::REAL_EPISODES]
+    return (
+        jnp.asarray(np.stack([episode.observations[0] for episode in chosen])),
+        jnp.asarray(np.stack([episode.actions[0] for episode in chosen])),
+        np.array(returns).reshape(STARTS, REAL_EPISODES),
+    )
+
+
+def _discounted(rewards: np.ndarray, rules: Rules) -> float:
+    """The return that the agent seeks, in units of the task's reward."""
+    clip = rules.returns.reward_clip
+    limited = rewards if clip is None else np.clip(rewards, -clip, clip)
+    return float(limited @ rules.returns.gamma ** np.arange(len(rewards)))
+
+
+def preview(algorithm: Algorithm[Any], state: Any, seed: int = 0) -> Preview:
+    """Film one episode of the deterministic policy."""
+    pictures, total, rate = frames(algorithm.task, algorithm.policy(state), seed)
+    with tempfile.TemporaryDirectory() as folder:
+        picture = write_video(Path(folder) / "film.mp4", pictures, rate)
+        text = base64.b64encode(picture.read_bytes()).decode()
+    return Preview(f"data:image/gif;base64,{text}", total, len(pictures) - 1)

@@ -1,0 +1,126 @@
+"""The workload's hot loops in PyTorch, ready to be timed beside the engine's."""
+
+import time
+
+import numpy as np
+import torch
+
+from pombu.bench.pytorch import (
+    Samples,
+    TorchEnsemble,
+    TorchPolicy,
+    TorchWorld,
+    fit_ensemble,
+    imagine,
+    improve_policy,
+    improve_value,
+    network,
+    tensor,
+)
+from pombu.bench.timing import Work
+from pombu.bench.workload import Workload
+from pombu.cores import usable_cores
+from pombu.data import build_dataset, regression
+
+
+def pieces(work: Workload) -> dict[str, Work]:
+    """Imagination, fit and update, each with the number of threads that suits it."""
+    return {
+        "imagination": _with_best_threads(_imagination(work)),
+        "fit": _with_best_threads(_fit(work)),
+        "update": _with_best_threads(_update(work)),
+    }
+
+
+def _with_best_threads(piece: Work) -> Work:
+    """Small products are faster on one thread, large ones on all: try both."""
+    torch.set_num_threads(1)
+    piece()
+    spent = {}
+    for threads in {1, usable_cores()}:
+        torch.set_num_threads(threads)
+        start = time.perf_counter()
+        piece()
+        spent[threads] = time.perf_counter() - start
+    best = min(spent, key=spent.__getitem__)
+
+    def run() -> object:
+        torch.set_num_threads(best)
+        return piece()
+
+    return run
+
+
+def _imagination(work: Workload) -> Work:
+    state, rules = work.state, work.rules
+    policy, value = TorchPolicy(state.policy), network(state.value)
+    world, starts = TorchWorld.of(work.world), tensor(work.starts)
+    shape = (rules.horizon, len(starts))
+
+    def piece() -> object:
+        noise = torch.randn(*shape, policy.log_std.shape[0])
+        chosen = torch.randint(work.world.members, shape)
+        return imagine(policy, value, world, rules, starts, noise, chosen)
+
+    return piece
+
+
+def _fit(work: Workload) -> Work:
+    """Includes what the engine's fit does: stacking, splitting and normalising rows."""
+    config, steps = work.config.model, work.fit_steps
+    interval = config.validate_every_steps or steps
+
+    def piece() -> object:
+        dataset = build_dataset(
+            work.episodes, config.members, config.validation_fraction, 0, 0
+        )
+        inputs, targets = regression(dataset, work.state.experience, False)
+        training = [np.flatnonzero(~mask) for mask in dataset.validation]
+        held_out = [np.flatnonzero(mask) for mask in dataset.validation]
+        rows = torch.stack(
+            [_rows(known, steps, config.batch_size) for known in training]
+        )
+        judges = torch.stack(
+            [_judges(rows, config.validation_rows) for rows in held_out]
+        )
+        return fit_ensemble(
+            TorchEnsemble(work.state.ensemble),
+            tensor(inputs),
+            tensor(targets),
+            rows.transpose(0, 1),
+            judges,
+            config,
+            interval,
+        )
+
+    return piece
+
+
+def _rows(known: np.ndarray, steps: int, size: int) -> torch.Tensor:
+    """[steps, size] rows: one shuffled epoch after the other."""
+    epochs = -(-steps * size // len(known))
+    order = torch.cat([torch.randperm(len(known)) for _ in range(epochs)])
+    return torch.from_numpy(known)[order[: steps * size]].reshape(steps, size)
+
+
+def _judges(rows: np.ndarray, most: int) -> torch.Tensor:
+    return torch.from_numpy(rows)[torch.randperm(len(rows))[:most]]
+
+
+def _update(work: Workload) -> Work:
+    state, config = work.state, work.config
+    batch = Samples.of(work.batch)
+
+    def orders(epochs: int) -> torch.Tensor:
+        size = len(batch.weight)
+        return torch.stack([torch.randperm(size) for _ in range(epochs)])
+
+    def piece() -> object:
+        policy, value = TorchPolicy(state.policy), network(state.value)
+        improve_value(value, batch, orders(config.value.epochs), config.value)
+        improve_policy(
+            policy, batch, orders(config.policy.epochs), config.alpha, config.policy
+        )
+        return policy
+
+    return piece

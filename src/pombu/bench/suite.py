@@ -1,0 +1,228 @@
+"""The benchmark suite: every figure of `pombu bench`, measured in one run.
+
+Here are the run itself and its simplest parts: how an iteration's time grows with
+stored data, how fast real episodes are collected, and what the machine reaches at best.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from pombu.algorithms.pombu import Learner
+from pombu.bench import algorithms
+from pombu.bench.comparison import compare, uncertainty_cost
+from pombu.bench.timing import CompileClock, Work, seconds
+from pombu.bench.workload import (
+    SEED,
+    TASK,
+    Workload,
+    paper_workload,
+    random_episodes,
+    stored_steps,
+    with_experience,
+)
+from pombu.data.episodes import EpisodeStore
+from pombu.envs import Episode, Task, collect, load
+from pombu.presets import preset
+from pombu.randomness import Keys
+from pombu.training.algorithm import StageTimer
+from pombu.training.loop import peak_memory
+from pombu.training.run import provenance
+from pombu.workers import Workers, jit
+
+Figures = dict[str, Any]
+STORED = 20_000
+MATRICES = (1024, 2048)
+"""Sizes of the matrices whose product shows the machine's limit."""
+DATA_SIZES = (20_000, 100_000, 200_000)
+"""Stored transitions at which an iteration is timed."""
+SHORT_FIT = 200
+"""Gradient steps of the fit where no whole iteration is timed."""
+COLLECTED = ("Point2D", "Swimmer", "HalfCheetah", "Ant", "Walker2d")
+"""Tasks in which real steps are collected."""
+EPISODES = 20
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure."""
+
+    repeats: int
+    budget: float
+    """Seconds after which a comparison begins no further round."""
+    fit_steps: int
+    """Gradient steps per member in a timed fit."""
+    collections: int
+    """Batches of real episodes per task."""
+    whole_iterations: bool
+    """See how whole iterations grow with data; else one short fit plus one update."""
+
+
+FULL = Effort(9, 90.0, fit_steps=80, collections=5, whole_iterations=True)
+QUICK = Effort(3, 20.0, fit_steps=10, collections=2, whole_iterations=False)
+
+
+def run(effort: Effort, say: Callable[[str], None]) -> Figures:
+    """Measure everything.
+
+    Args:
+        effort: how long to measure.
+        say: told what is being measured.
+    """
+    started = time.perf_counter()
+    before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    say("time per iteration as data grows")
+    # First of all, so that the peak of memory is the engine's and not PyTorch's.
+    with CompileClock() as compiling:
+        iteration = iteration_seconds(effort.whole_iterations)
+    memory = peak_memory()
+    say("collection of real steps")
+    collected = collection_speed(effort.collections)
+    say("the machine's limit")
+    work = paper_workload(STORED, effort.fit_steps)
+    limits = _limits(work)
+    compared = compare(work, limits, effort.repeats, effort.budget, say)
+    say("the cost of uncertainty")
+    uncertain = uncertainty_cost(work, effort.repeats, effort.budget)
+    say("the baselines")
+    return {
+        "limit": limits,
+        **compared,
+        **uncertain,
+        "baselines": algorithms.measure_trust_region(effort.repeats, effort.budget),
+        **algorithms.measure_planners(
+            effort.repeats, effort.budget, limits["f32_gflops"]
+        ),
+        "iteration": {
+            "measured": "iteration" if effort.whole_iterations else "fit and update",
+            "seconds": {str(size): spent for size, spent in iteration.items()},
+            "growth_200k_over_20k": iteration[200_000] / iteration[20_000],
+        },
+        "compile": {"seconds": compiling.seconds},
+        "memory": {"peak_mb": memory},
+        "collection": collected,
+        "machine": {
+            **provenance(),
+            "usable_cores": work.learner.workers.count,
+            "load_before": before,
+        },
+        "total_seconds": time.perf_counter() - started,
+    }
+
+
+def _limits(work: Workload) -> dict[str, float]:
+    workers = work.learner.workers
+    return {
+        "f32_gflops": peak_gflops(jnp.float32, MATRICES, workers, 9),
+        "bf16_gflops": peak_gflops(jnp.bfloat16, MATRICES[:1], workers, 3),
+    }
+
+
+def iteration_seconds(whole: bool) -> dict[int, float]:
+    """Seconds per iteration of the `fast` preset by stored transitions.
+
+    Args:
+        whole: time whole iterations; else one fit, of 200 steps, plus one update of
+            policy and value, in which what grows with the data weighs more.
+    """
+    config = preset("pombu", "fast", TASK)
+    config = replace(config, capacity=max(DATA_SIZES) + config.trajectories * 200)
+    if not whole:
+        config = replace(
+            config, updates=1, model=replace(config.model, max_steps=SHORT_FIT)
+        )
+    learner = Learner(load(TASK), config)
+    # Growth is about how many rows there are, so the same ones may come again.
+    few = random_episodes(learner.task, DATA_SIZES[0])
+    brief = replace(config, updates=1, model=replace(config.model, max_steps=1))
+    _iteration(Learner(learner.task, brief), few, whole)()
+    return {
+        size: seconds(_iteration(learner, few * (size // stored_steps(few)), whole))
+        for size in DATA_SIZES
+    }
+
+
+def _iteration(learner: Learner, episodes: list[Episode], whole: bool) -> Work:
+    """What is to be timed, with everything known about the episodes beforehand."""
+    state = with_experience(learner, episodes)
+    store, stage, keys = EpisodeStore(episodes), StageTimer(), Keys(SEED, 1)
+
+    def iterate() -> object:
+        if whole:
+            return learner.iterate(state, store, stage)
+        fitted, _ = learner.fit(state, store, keys)
+        return learner.improve(fitted, store, keys, stage)
+
+    return iterate
+
+
+def steps_per_second(task: Task, batched: bool, repeats: int) -> float:
+    """Real steps per second under a policy that costs nothing (the best of a few)."""
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1, 1, (task.horizon, EPISODES, task.action_dim))
+    seconds = []
+    for repeat in range(repeats):
+        seeds = range(repeat * EPISODES, (repeat + 1) * EPISODES)
+        start = time.perf_counter()
+        collect(task, lambda obs, step: actions[step], seeds, batched)
+        seconds.append(time.perf_counter() - start)
+    return EPISODES * task.horizon / min(seconds)
+
+
+def collection_speed(repeats: int) -> dict[str, dict[str, float]]:
+    """Steps per second of each task, one by one and in batches, and their ratio."""
+    results = {}
+    for name in COLLECTED:
+        task = load(name)
+        single = steps_per_second(task, batched=False, repeats=repeats)
+        batched = steps_per_second(task, batched=True, repeats=repeats)
+        results[name] = {
+            "single_steps_per_s": single,
+            "batched_steps_per_s": batched,
+            "ratio": batched / single,
+        }
+    return results
+
+
+def peak_gflops(
+    dtype: DTypeLike, sizes: Sequence[int], workers: Workers, repeats: int
+) -> float:
+    """The most operations per nanosecond that any way of multiplying reached.
+
+    One product spread over all cores and one product per core compete. The best and not
+    the median counts: a limit that a disturbance lowered would flatter every share.
+    """
+    return max(
+        max(_together(size, dtype, repeats), _apart(size, dtype, workers, repeats))
+        for size in sizes
+    )
+
+
+def _multiply(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.matmul(a, b, preferred_element_type=jnp.float32)
+
+
+def _together(size: int, dtype: DTypeLike, repeats: int) -> float:
+    multiply = jax.jit(_multiply)
+    a = jnp.ones((size, size), dtype)
+    seconds(lambda: multiply(a, a))
+    return 2e-9 * size**3 / min(seconds(lambda: multiply(a, a)) for _ in range(repeats))
+
+
+def _apart(size: int, dtype: DTypeLike, workers: Workers, repeats: int) -> float:
+    multiply = jit(_multiply)
+    a = jnp.ones((size, size), dtype)
+
+    def everyone() -> object:
+        return workers.map(lambda _: multiply(a, a), range(workers.count))
+
+    seconds(everyone)
+    best = min(seconds(everyone) for _ in range(repeats))
+    return 2e-9 * workers.count * size**3 / best

@@ -1,1 +1,0 @@
-"""What limits a run: its learned world against real episodes, in figures and words."""

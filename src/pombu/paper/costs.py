@@ -1,0 +1,276 @@
+"""What the reproduction at the paper's scale costs, from runs that were measured.
+
+Real and imagined steps follow from the presets. Core-hours of a method are those of the
+measured run with the same preset that is most alike, per imagined step, or per real
+step where nothing is imagined; without such a run there are none, not a guess.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pombu.algorithms.registry import ALGORITHMS
+from pombu.analysis import artifacts
+from pombu.analysis.artifacts import markdown_table
+from pombu.analysis.curves import Curve, find_curves
+from pombu.analysis.plots import style, thousands
+from pombu.envs import CATALOGUE
+from pombu.paper.drawing import draw_table
+from pombu.paper.experiments import Profile, Reproduction
+from pombu.paper.outputs import write_provenance
+from pombu.paper.panel_runs import Request
+from pombu.paper.reproduce import PAGES, find, names
+from pombu.presets.sizes import horizon_of
+from pombu.studies.jobs import Job, longest
+from pombu.training.run import VERSIONS
+
+HEADER = ("method", "task", "H", "runs", "real", "imagined", "core-hours")
+MEASURED = ("preset", "method", "task", "H", "real", "imagined", "hours", "cores")
+
+
+@dataclass(frozen=True)
+class CostSettings:
+    """What was counted."""
+
+    profile: Profile
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """One run that was done."""
+
+    run: str
+    algorithm: str
+    preset: str
+    task: str
+    horizon: int
+    real_steps: int
+    imagined_steps: int
+    hours: float
+    cores: int | None
+    """That the run could use, None where it does not say; where it shared them, the
+    hours are an upper bound."""
+
+    @property
+    def core_hours(self) -> float:
+        """Wall-clock times cores."""
+        return self.hours * (self.cores or math.nan)
+
+    def imagined_steps_of(self, real_steps: int) -> int:
+        """Imagined steps of so many real ones."""
+        return round(self.imagined_steps * real_steps / self.real_steps)
+
+    def core_hours_of(self, real_steps: int, imagined_steps: int | None) -> float:
+        """What so many steps would cost: by imagined steps, if both have any."""
+        if imagined_steps and self.imagined_steps:
+            return self.core_hours * imagined_steps / self.imagined_steps
+        return self.core_hours * real_steps / self.real_steps
+
+
+@dataclass(frozen=True)
+class Cost:
+    """All the runs of one method on one task at a profile's scale."""
+
+    algorithm: str
+    task: str
+    horizon: int
+    runs: int
+    real_steps: int
+    imagined_steps: int | None
+    core_hours: float | None
+
+
+def reproduce_from(request: Request) -> dict[str, Any]:
+    """Count, estimate, and write the tables and their page."""
+    every = [measure(curve) for curve in find_curves(request.sources)]
+    # The same run is kept in the folder of every item that shows it.
+    measured = [*{replace(one, run=""): one for one in every}.values()]
+    costs = count(_jobs(request.profile), measured)
+    out = request.out
+    artifacts.write_json(out / "measured.json", measured)
+    artifacts.write_json(out / "costs.json", costs)
+    rows = [_row(cost) for cost in costs]
+    artifacts.write_csv(out / "costs.csv", HEADER, rows)
+    with style():
+        artifacts.save_figure(draw_table(HEADER, rows), out, "costs")
+    sources = tuple(sorted(one.run for one in measured))
+    settings = CostSettings(request.profile, sources)
+    write_provenance(out, "costs", request.profile, settings)
+    total = _total(costs)
+    (out / "README.md").write_text(_page(request.profile, costs, total, measured))
+    return total
+
+
+def _jobs(profile: Profile) -> list[Job]:
+    """Every run of the paper's items, once although items share them."""
+    others = (*PAGES, "uncertainty-inside", "uncertainty-inside-cheetah")
+    items = [find(name).item for name in names() if name not in others]
+    panels = [panel for item in items if item for panel in item.panels(profile)]
+    return longest(job for p in panels for arm in p.arms for job in p.jobs(arm))
+
+
+def _total(costs: Sequence[Cost]) -> dict[str, Any]:
+    return {
+        "runs": sum(cost.runs for cost in costs),
+        "real_steps": sum(cost.real_steps for cost in costs),
+        "imagined_steps_where_known": sum(cost.imagined_steps or 0 for cost in costs),
+        "core_hours_where_measured": sum(cost.core_hours or 0.0 for cost in costs),
+        "runs_without_measured_cost": sum(
+            cost.runs for cost in costs if cost.core_hours is None
+        ),
+    }
+
+
+def _page(
+    profile: Profile,
+    costs: Sequence[Cost],
+    total: dict[str, Any],
+    measured: Sequence[MeasuredRun],
+) -> str:
+    hours = total["core_hours_where_measured"]
+    imagined = total["imagined_steps_where_known"]
+    without = total["runs_without_measured_cost"]
+    unknown = f", and {without} runs whose cost was not measured" if without else ""
+    return f"""# What it costs
+
+Written by `pombu reproduce costs --profile {profile} --from RUNS...`.
+
+## Everything at the scale of `{profile}`
+
+Every figure and table together: {total["runs"]} runs, {total["real_steps"]:,} real and
+{imagined:.2g} imagined steps, **{hours:,.0f} core-hours**{unknown}.
+Core-hours are those of the measured run below with the same method and preset, of the
+same task and horizon if there is one, per imagined step, or per real step where nothing
+is imagined. An empty cell was not measured; where it is the imagined steps', the total
+leaves them out, because how many there are is seen in a run.
+
+{markdown_table(HEADER, [_row(cost) for cost in costs])}
+
+## Measured runs
+
+Hours are wall-clock; where a run shared its cores, they are more than it needed.
+
+{markdown_table(MEASURED, [_measured_row(one) for one in sorted(measured, key=_name)])}
+"""
+
+
+def _name(one: MeasuredRun) -> tuple[str, str, int, str]:
+    return one.preset, one.task, one.horizon, one.algorithm
+
+
+def _row(cost: Cost) -> tuple[str, ...]:
+    return (
+        cost.algorithm,
+        cost.task,
+        str(cost.horizon),
+        str(cost.runs),
+        thousands(cost.real_steps, 0),
+        "" if cost.imagined_steps is None else f"{cost.imagined_steps:.2g}",
+        "" if cost.core_hours is None else f"{cost.core_hours:.3g}",
+    )
+
+
+def _measured_row(one: MeasuredRun) -> tuple[str, ...]:
+    return (
+        one.preset,
+        one.algorithm,
+        one.task,
+        str(one.horizon),
+        thousands(one.real_steps, 0),
+        f"{one.imagined_steps:.2g}",
+        f"{one.hours:.2f}",
+        "not known" if one.cores is None else str(one.cores),
+    )
+
+
+def count(jobs: Iterable[Job], measured: Sequence[MeasuredRun]) -> list[Cost]:
+    """The jobs of every method and task together, by horizon, task and method."""
+    groups: dict[tuple[str, str, int], list[Job]] = {}
+    for job in jobs:
+        key = (job.algorithm, job.task, horizon_of(job.task, job.horizon))
+        groups.setdefault(key, []).append(job)
+    found = []
+    for (algorithm, task, horizon), alike in groups.items():
+        real = sum(job.total_steps or 0 for job in alike)
+        like = _like(measured, alike[0], horizon)
+        counted = [planned_imagined_steps(job) for job in alike]
+        imagined: int | None = sum(steps or 0 for steps in counted)
+        if None in counted:
+            imagined = None if like is None else like.imagined_steps_of(real)
+        hours = None if like is None else like.core_hours_of(real, imagined)
+        found.append(Cost(algorithm, task, horizon, len(alike), real, imagined, hours))
+    return sorted(found, key=_place)
+
+
+def measure(curve: Curve) -> MeasuredRun:
+    """What a run cost."""
+    spec = curve.run.spec
+    versions = curve.run.path / VERSIONS
+    starts = json.loads(versions.read_bytes()) if versions.exists() else []
+    return MeasuredRun(
+        run=curve.run.path.name,
+        algorithm=spec.algorithm,
+        preset=spec.preset,
+        task=curve.task,
+        horizon=horizon_of(curve.task, spec.config["env"].get("horizon")),
+        real_steps=int(curve.rows[-1]["real_steps"]),
+        imagined_steps=int(curve.rows[-1].get("imagined_steps", 0)),
+        hours=curve.hours,
+        cores=starts[-1].get("usable_cores") if starts else None,
+    )
+
+
+def planned_imagined_steps(job: Job) -> int | None:
+    """Steps in the learned world, from the config; None where runs decide it."""
+    config, horizon = job.config(), horizon_of(job.task, job.horizon)
+    if job.algorithm in ("sac", "ppo"):
+        return 0
+    updates = {
+        "pombu": lambda: config.updates,
+        "meppo": lambda: config.updates,
+        "metrpo": lambda: config.updates,
+        "slbo": lambda: config.rounds * config.policy_updates,
+    }.get(job.algorithm)
+    if updates is None:
+        return None
+    iterations = math.ceil((job.total_steps or 0) / (config.trajectories * horizon))
+    steps = iterations * updates() * config.imagination.trajectories * horizon
+    if job.algorithm == "pombu":
+        # The first iteration has no model yet, and explores without one.
+        explorers = config.exploration.policies * config.exploration.trajectories
+        steps += max(iterations - 1, 0) * explorers * horizon
+    return int(steps)
+
+
+def _like(
+    measured: Sequence[MeasuredRun], job: Job, horizon: int
+) -> MeasuredRun | None:
+    """The measured run that tells most: on the same task if any, and long."""
+    fitting = [
+        one
+        for one in measured
+        if one.cores is not None
+        and (one.algorithm, one.preset) == (job.algorithm, job.preset)
+    ]
+
+    def merit(one: MeasuredRun) -> tuple[bool, int]:
+        return (one.task, one.horizon) == (job.task, horizon), one.real_steps
+
+    return max(fitting, key=merit, default=None)
+
+
+def _place(cost: Cost) -> tuple[int, int, int]:
+    tasks = [entry.name for entry in CATALOGUE]
+    algorithms = list(ALGORITHMS)
+    return cost.horizon, tasks.index(cost.task), algorithms.index(cost.algorithm)
+
+
+COSTS = Reproduction(
+    "costs",
+    "what the paper's scale costs, from measured runs (--from RUNS; seconds)",
+    "paper",
+    reproduce_from=reproduce_from,
+)

@@ -1,0 +1,212 @@
+"""The paper's experiments as declarations: panels of arms, at three scales.
+
+An arm is a method as one line of a picture, a panel is where arms are compared, and an
+item of the paper is a few panels and how they are drawn. Panels are written down at the
+paper's scale; `at` gives them the scale of a profile.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from matplotlib.figure import Figure
+
+from pombu.analysis.plots import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+)
+from pombu.analysis.results_page import Published
+from pombu.presets.sizes import horizon_of
+from pombu.studies.jobs import Job
+
+if TYPE_CHECKING:
+    from pombu.paper.panel_runs import Request, Results
+
+Profile = Literal["smoke", "fast", "paper"]
+
+STAND_IN = "Point2D"
+"""The task of every smoke run."""
+SMOKE_STEPS = 180
+SMOKE_HORIZON = 45
+"""Stands for H = 1000."""
+EXTENDED_STEPS = 1_000_000
+"""Real steps of the model-free methods' "max" lines."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method as one line of a picture."""
+
+    label: str
+    algorithm: str
+    colour: str = BLUE
+    line: Any = "-"
+    overrides: tuple[tuple[str, Any], ...] = ()
+    extended: bool = False
+    """Trained much longer, for the best it ever reaches: a "max" line."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Arms on one task."""
+
+    title: str
+    task: str
+    arms: tuple[Arm, ...]
+    total_steps: int
+    seeds: tuple[int, ...] = (0, 1, 2)
+    preset: Profile = "paper"
+    horizon: int | None = None
+    observation_noise: float = 0.0
+    alive_bonus: float | None = None
+    published: Mapping[str, Published] = field(default_factory=dict)
+    """The paper's own numbers, by the arm's label."""
+    paper_seeds: int = 3
+    """How many the paper has; fewer are marked."""
+
+    def jobs(self, arm: Arm) -> list[Job]:
+        """The runs of an arm."""
+        return [self._job(arm, seed) for seed in self.seeds]
+
+    def steps(self, arm: Arm) -> int:
+        """Real steps of an arm's runs."""
+        if not arm.extended:
+            return self.total_steps
+        return 2 * self.total_steps if self.preset == "smoke" else EXTENDED_STEPS
+
+    def _job(self, arm: Arm, seed: int) -> Job:
+        steps = self.steps(arm)
+        job = Job(
+            algorithm=arm.algorithm,
+            task=self.task,
+            seed=seed,
+            preset=self.preset,
+            total_steps=steps,
+            horizon=self.horizon,
+            observation_noise=self.observation_noise,
+            alive_bonus=self.alive_bonus,
+            overrides=arm.overrides,
+        )
+        return replace(job, overrides=(*arm.overrides, *decay(job, steps)))
+
+
+def decay(job: Job, steps: int) -> tuple[tuple[str, int], ...]:
+    """The override with which PPO's learning rate falls over all steps, if it falls.
+
+    Runs of different length are then different experiments, by name and by config.
+    """
+    if job.algorithm != "ppo":
+        return ()
+    config = job.config()
+    if config.learning_rate == config.final_learning_rate:
+        return ()
+    horizon = horizon_of(job.task, job.horizon)
+    return (("iterations", config.iterations_for(steps, horizon)),)
+
+
+@dataclass(frozen=True)
+class Item:
+    """A figure or table of the paper."""
+
+    panels: Callable[[Profile], Sequence[Panel]]
+    draw: Callable[["Results"], Mapping[str, Figure]]
+    """Pictures by the ending of their file's name; the item's own has none."""
+    metrics: tuple[str, ...] = ("return_real", "return_deterministic")
+    """Columns of the runs that go into the item's data."""
+    numbers: Callable[["Results"], Mapping[str, Any]] = lambda results: {}
+    """What the summary says beside returns."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What `pombu reproduce NAME` does.
+
+    It has either an item, or `reproduce`, or `reproduce_from`. What is not drawn from
+    runs writes pictures (PNG and PDF), data (CSV or JSON), config.json and
+    versions.json into its folder, and gives the headline numbers back.
+    """
+
+    name: str
+    summary: str
+    """One line for the list of reproductions."""
+    default: Profile
+    """The profile that is used unless another is asked for."""
+    item: Item | None = None
+    """Panels of runs to compare, and how to draw them."""
+    reproduce: Callable[[Profile, Path], dict[str, Any]] | None = None
+    """Does the whole work in a folder."""
+    tell: Callable[[dict[str, Any]], str] | None = None
+    """The numbers of `reproduce` in one line of the overview; pages have none."""
+    reproduce_from: Callable[["Request"], dict[str, Any]] | None = None
+    """Does the whole work from runs that exist."""
+
+
+def at(
+    profile: Profile, panel: Panel, steps: int = 100_000, seeds: Sequence[int] = (0,)
+) -> Panel:
+    """A panel at a profile's scale; `steps` and `seeds` are those of `fast`."""
+    if profile == "paper":
+        return panel
+    if profile == "fast":
+        kept = tuple(arm for arm in panel.arms if not arm.extended)
+        return replace(
+            panel, arms=kept, total_steps=steps, seeds=tuple(seeds), preset="fast"
+        )
+    return replace(
+        panel,
+        task=STAND_IN,
+        total_steps=SMOKE_STEPS if panel.horizon is None else 2 * SMOKE_STEPS,
+        horizon=None if panel.horizon is None else SMOKE_HORIZON,
+        alive_bonus=None,
+        seeds=(0, 1),
+        preset="smoke",
+        published={},
+    )
+
+
+POMBU = Arm("POMBU", "pombu", BLUE)
+MEPPO = Arm("MEPPO", "meppo", VERMILLION, (0, (5, 1)))
+METRPO = Arm("METRPO", "metrpo", GREEN, (0, (3, 1, 1, 1)))
+SLBO = Arm("SLBO", "slbo", ORANGE, (0, (1, 1)))
+SAC = Arm("SAC", "sac", PURPLE, (0, (4, 1, 1, 1, 1, 1)))
+PPO = Arm("PPO", "ppo", SKY, "--")
+STEVE = Arm("STEVE", "steve", BLACK, "-.")
+MBMPO = Arm("MBMPO", "mbmpo", GREY, "--")
+PETS = Arm("PETS", "pets", "#7A4A00", ":")
+SAC_MAX = replace(SAC, label="SAC_max", extended=True)
+PPO_MAX = replace(PPO, label="PPO_max", extended=True)
+
+
+def published_by_label(
+    arms: Iterable[Arm],
+    table: Mapping[str, Published],
+    best: Mapping[str, Published] | None = None,
+) -> dict[str, Published]:
+    """The paper's numbers of some arms, by their labels; `best` for "max" lines."""
+    found = {}
+    for arm in arms:
+        source = (best or {}) if arm.extended else table
+        if arm.algorithm in source:
+            found[arm.label] = source[arm.algorithm]
+    return found
+
+
+def alpha_arms(values: Sequence[float]) -> tuple[Arm, ...]:
+    """POMBU with other penalties, in colours from dark to light.
+
+    Where the preset lets alpha give way (`minimum_kl`), it may here as well.
+    """
+    # Five steps of cividis, which every kind of colour vision orders.
+    shades = ("#00224E", "#3E4C6E", "#7C7B78", "#B9AC70", "#E8CE3C")
+    lines = ("-", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), "--")
+    return tuple(
+        Arm(f"α = {value:g}", "pombu", shades[i], lines[i], (("alpha", value),))
+        for i, value in enumerate(values)
+    )

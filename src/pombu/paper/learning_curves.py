@@ -1,0 +1,307 @@
+"""Learning curves of the paper: Figures 2 to 5, Appendices D and E, and two of our own.
+
+Each is panels of runs at the paper's scale, a way to draw them, and its entry in the
+list of reproductions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from pombu.analysis.plots import BLACK, VERMILLION, grid, thousands
+from pombu.paper.drawing import (
+    STAND_IN_NOTE,
+    add_legend,
+    count_seeds,
+    draw_band,
+    draw_panel,
+    draw_returns,
+)
+from pombu.paper.experiments import (
+    MEPPO,
+    METRPO,
+    PETS,
+    POMBU,
+    PPO,
+    PPO_MAX,
+    SAC,
+    SAC_MAX,
+    SLBO,
+    STEVE,
+    Arm,
+    Item,
+    Panel,
+    Profile,
+    Reproduction,
+    alpha_arms,
+    at,
+    published_by_label,
+)
+from pombu.paper.panel_runs import Group, Results
+from pombu.paper.published import TABLE_1, TABLE_1_MAX, TABLE_2, alive_bonus
+
+TASK_STEPS = {
+    "HalfCheetah": 200_000,
+    "Swimmer": 100_000,
+    "Ant": 600_000,
+    "Walker2d": 400_000,
+}
+"""Real steps of Figure 2: iterations x trajectories x 200 of the paper's Table 5."""
+FAST_STEPS = {"Swimmer": 50_000}
+ALL_METHODS = (POMBU, MEPPO, METRPO, SLBO, SAC, PPO, SAC_MAX, PPO_MAX)
+ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
+MOMENT = 100_000
+"""Real steps after which Figure 4 compares seeds."""
+EXPLORATION_SEEDS = 5
+EXPLORATION_ARMS = (
+    replace(POMBU, label="β = 10"),
+    Arm("β = 0", "pombu", VERMILLION, "--", (("beta", 0.0),)),
+)
+TRAINING_METRICS = (
+    "entropy",
+    "kl",
+    "penalty",
+    "p_improve",
+    "return_model",
+    "return_real",
+)
+PETS_U = Arm("PETS-U", "pets", VERMILLION, "-", (("kappa", 1.0),))
+STEVE_U = Arm("STEVE-U", "steve", VERMILLION, "-", (("weighting", "bellman"),))
+
+
+def task_panels(profile: Profile) -> list[Panel]:
+    """Figure 2: one panel per task, with the alive bonus of the published code.
+
+    The paper prints numbers for HalfCheetah alone.
+    """
+    numbers = {"HalfCheetah": published_by_label(ALL_METHODS, TABLE_1, TABLE_1_MAX)}
+    return [
+        at(
+            profile,
+            Panel(
+                task,
+                task,
+                ALL_METHODS,
+                steps,
+                alive_bonus=alive_bonus(task),
+                published=numbers.get(task, {}),
+            ),
+            FAST_STEPS.get(task, 100_000),
+            (0, 1, 2) if task == "HalfCheetah" else (0,),
+        )
+        for task, steps in TASK_STEPS.items()
+    ]
+
+
+def alpha_panels(profile: Profile) -> list[Panel]:
+    """Figure 3 and Appendix D: one panel, with an arm per alpha."""
+    panel = Panel("HalfCheetah, H = 200", "HalfCheetah", alpha_arms(ALPHAS), 200_000)
+    return [at(profile, panel, seeds=(0, 1))]
+
+
+def exploration_panels(profile: Profile) -> list[Panel]:
+    """Figure 4: one panel; its picture has a second one beside it."""
+    panel = Panel(
+        "HalfCheetah, H = 200",
+        "HalfCheetah",
+        EXPLORATION_ARMS,
+        200_000,
+        seeds=tuple(range(EXPLORATION_SEEDS)),
+        paper_seeds=EXPLORATION_SEEDS,
+    )
+    return [at(profile, panel, seeds=(0, 1, 2))]
+
+
+def robustness_panels(profile: Profile) -> list[Panel]:
+    """Figure 5: noise, and a long horizon."""
+    arms = (POMBU, METRPO)
+    noisy = Panel(
+        "HalfCheetah, σ = 0.1", "HalfCheetah", arms, 200_000, observation_noise=0.1
+    )
+    long = Panel("HalfCheetah, H = 1000", "HalfCheetah", arms, 200_000, horizon=1000)
+    return [at(profile, noisy), at(profile, long)]
+
+
+def noise_panels(profile: Profile) -> list[Panel]:
+    """Appendix E: the paper's three panels of noisy HalfCheetah."""
+    compared = ((0.01, MEPPO), (0.1, MEPPO), (0.01, METRPO))
+    return [
+        at(
+            profile,
+            Panel(
+                f"σ = {noise:g}, against {other.label}",
+                "HalfCheetah",
+                (POMBU, other),
+                200_000,
+                observation_noise=noise,
+            ),
+        )
+        for noise, other in compared
+    ]
+
+
+def long_panels(profile: Profile) -> list[Panel]:
+    """Appendix E: one panel per task with H = 1000."""
+    arms = (POMBU, MEPPO)
+    return [
+        at(
+            profile,
+            Panel(
+                f"{task}, H = 1000",
+                task,
+                arms,
+                200_000,
+                horizon=1000,
+                alive_bonus=alive_bonus(task),
+                published=published_by_label(arms, TABLE_2[task]),
+            ),
+            steps=200_000,
+        )
+        for task in ("HalfCheetah", "Ant", "Swimmer", "Walker2d")
+    ]
+
+
+def uncertainty_panels(profile: Profile) -> list[Panel]:
+    """PETS-U and STEVE-U: one panel for each method.
+
+    At the paper's scale they have the recommended presets, too.
+    """
+    planned = Panel(
+        "PETS", "HalfCheetah", (PETS, PETS_U), total_steps=20_000, preset="fast"
+    )
+    expanded = Panel(
+        "STEVE", "HalfCheetah", (STEVE, STEVE_U), total_steps=50_000, preset="fast"
+    )
+    return [at(profile, planned, 10_000), at(profile, expanded, 20_000)]
+
+
+def draw_curves(results: Results) -> Mapping[str, Figure]:
+    """Return by real steps, one axis per panel."""
+    return {"": draw_returns(results)}
+
+
+def draw_exploration(results: Results) -> Mapping[str, Figure]:
+    """Left the curves, right every seed as a dot and their mean as a bar."""
+    (panel,) = results.panels
+    figure, axes = grid(1, 2, width=3.6, height=3.0)
+    left, right = axes[0]
+    groups = results.of(panel)
+    draw_panel(left, panel, groups, seeds=False, published=False)
+    left.set_ylabel("return")
+    step = moment(groups)
+    for i, group in enumerate(groups):
+        values = returns_at(group, step)
+        shift = np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else [0.0]
+        right.plot(i + np.array(shift), values, "o", color=group.arm.colour, ms=6)
+        right.hlines(values.mean(), i - 0.25, i + 0.25, color=BLACK, linewidth=1.5)
+    right.set_xticks(range(len(groups)), [group.arm.label for group in groups])
+    right.set_xlim(-0.6, len(groups) - 0.4)
+    right.set_title(f"seeds after {thousands(step, 0)} real steps")
+    right.set_ylabel("return")
+    add_legend(figure, results, published=False)
+    return {"": figure}
+
+
+def exploration_numbers(results: Results) -> Mapping[str, Any]:
+    """The seeds of Figure 4 at the moment when they are compared."""
+    groups = results.of(results.panels[0])
+    step = moment(groups)
+    return {
+        "after_1e5_steps": {
+            group.arm.label: {
+                "real_steps": step,
+                "returns": returns_at(group, step).tolist(),
+                "std": float(returns_at(group, step).std()),
+            }
+            for group in groups
+        }
+    }
+
+
+def moment(groups: Sequence[Group]) -> int:
+    """When seeds are compared: after the paper's 1e5 steps, or where the first ends."""
+    return min(MOMENT, *(group.steps for group in groups))
+
+
+def returns_at(group: Group, step: int) -> np.ndarray:
+    """Every seed's return at a step, between the evaluations around it."""
+    return np.array(
+        [
+            np.interp(step, c.column("real_steps"), c.column("return_real"))
+            for c in group.curves
+        ]
+    )
+
+
+def draw_training(results: Results) -> Mapping[str, Figure]:
+    """The paper's six quantities by iteration."""
+    (panel,) = results.panels
+    figure, axes = grid(2, 3, width=3.0, height=2.5)
+    for metric, axis in zip(TRAINING_METRICS, axes.flat, strict=True):
+        for group in results.of(panel):
+            draw_band(axis, group, metric, "iteration")
+        axis.set_title(metric)
+        axis.set_xlabel("iteration")
+    low = min(axis.get_ylim()[0] for axis in axes[1, 1:])
+    high = max(axis.get_ylim()[1] for axis in axes[1, 1:])
+    for axis in axes[1, 1:]:
+        # The two returns are there to be compared.
+        axis.set_ylim(low, high)
+    note = f"{STAND_IN_NOTE}, " if panel.preset == "smoke" else ""
+    seeds = count_seeds(results.of(panel))
+    figure.suptitle(f"{panel.title} ({note}{seeds})", fontsize=10)
+    add_legend(figure, results, published=False)
+    return {"": figure}
+
+
+FIGURE_2 = Reproduction(
+    "figure-2",
+    "Figure 2: learning curves on four tasks, H = 200 (fast: about a day)",
+    "fast",
+    Item(task_panels, draw_curves),
+)
+FIGURE_3 = Reproduction(
+    "figure-3",
+    "Figure 3: the penalty alpha, 0 to 1 (fast: HalfCheetah, two seeds; hours)",
+    "fast",
+    Item(alpha_panels, draw_curves),
+)
+FIGURE_4 = Reproduction(
+    "figure-4",
+    "Figure 4: exploration with beta = 10 against 0 (fast: three seeds; hours)",
+    "fast",
+    Item(exploration_panels, draw_exploration, numbers=exploration_numbers),
+)
+FIGURE_5 = Reproduction(
+    "figure-5",
+    "Figure 5: noise 0.1 and H = 1000 against ME-TRPO (fast: one seed; hours)",
+    "fast",
+    Item(robustness_panels, lambda results: {"": draw_returns(results, seeds=True)}),
+)
+APPENDIX_TRAINING = Reproduction(
+    "appendix-training",
+    "Appendix D: entropy, KL, penalty and returns for each alpha (figure-3's runs)",
+    "fast",
+    Item(alpha_panels, draw_training, metrics=(*TRAINING_METRICS, "alpha")),
+)
+APPENDIX_NOISE = Reproduction(
+    "appendix-noise",
+    "Appendix E: noise 0.01 and 0.1, against MEPPO and ME-TRPO (fast: hours)",
+    "fast",
+    Item(noise_panels, lambda results: {"": draw_returns(results, columns=3)}),
+)
+APPENDIX_LONG = Reproduction(
+    "appendix-long",
+    "Appendix E: four tasks with H = 1000, against MEPPO (fast: a day)",
+    "fast",
+    Item(long_panels, draw_curves),
+)
+UNCERTAINTY_INSIDE_CHEETAH = Reproduction(
+    "uncertainty-inside-cheetah",
+    "PETS-U and STEVE-U on HalfCheetah (fast: one seed; an hour)",
+    "fast",
+    Item(uncertainty_panels, draw_curves),
+)

@@ -1,1 +1,0 @@
-"""One HTML page about one or more runs, which needs nothing beside itself."""

@@ -1,0 +1,174 @@
+"""What `pombu bench` promises, on tiny sizes."""
+
+import json
+from functools import partial
+from typing import Any
+
+import jax
+import pytest
+from sizes import small
+
+from pombu.bench import algorithms, comparison, suite, workload
+from pombu.cli import main
+
+TINY = suite.Effort(2, 0.0, fit_steps=5, collections=1, whole_iterations=False)
+
+PROMISED = (
+    "limit.f32_gflops",
+    "limit.bf16_gflops",
+    "imagination.steps_per_s",
+    "imagination.share_of_limit",
+    "imagination.vs_pytorch",
+    "fit.transitions_per_s",
+    "fit.share_of_limit",
+    "fit.vs_pytorch",
+    "update.per_s",
+    "update.share_of_limit",
+    "update.vs_pytorch",
+    "uncertainty.overhead",
+    "pombu_over_meppo",
+    "baselines.trpo.steps_per_s",
+    "baselines.metrpo.steps_per_s",
+    "baselines.slbo.steps_per_s",
+    "pets.per_s",
+    "pets.share_of_limit",
+    "steve.per_s",
+    "steve.share_of_limit",
+    "mbmpo.per_s",
+    "mbmpo.share_of_limit",
+    "iteration.growth_200k_over_20k",
+    "compile.seconds",
+    "memory.peak_mb",
+    "collection.Point2D.ratio",
+)
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that take a moment."""
+    small_workload = partial(workload.paper_workload, change=small)
+    monkeypatch.setattr(suite, "paper_workload", small_workload)
+    monkeypatch.setattr(suite, "STORED", 600)
+    monkeypatch.setattr(suite, "MATRICES", (64,))
+    monkeypatch.setattr(suite, "COLLECTED", ("Point2D",))
+    for name in ("measure_trust_region", "measure_planners"):
+        smoke = partial(getattr(algorithms, name), sizes="smoke")
+        monkeypatch.setattr(algorithms, name, smoke)
+    monkeypatch.setattr(algorithms, "STORED", 400)
+    monkeypatch.setattr(algorithms, "TRAJECTORIES", 2)
+    monkeypatch.setattr(algorithms, "POLICY_UPDATES", 2)
+    monkeypatch.setattr(algorithms, "UPDATES", 2)
+    grown = {20_000: 2.0, 100_000: 2.1, 200_000: 2.5}
+    monkeypatch.setattr(suite, "iteration_seconds", lambda whole: grown)
+
+
+def look_up(figures: dict[str, Any], name: str) -> Any:
+    for part in name.split("."):
+        figures = figures[part]
+    return figures
+
+
+def test_every_figure_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="needs the baselines extra")
+    # Threads that wait for one another take forever where other tests run beside them.
+    monkeypatch.setattr("pombu.bench.pytorch_workload.usable_cores", lambda: 1)
+    figures = suite.run(TINY, lambda what: None)
+    found = {name: look_up(figures, name) for name in PROMISED}
+    assert all(isinstance(value, float) for value in found.values()), found
+    assert found["iteration.growth_200k_over_20k"] == 1.25
+    assert found["uncertainty.overhead"] == found["pombu_over_meppo"] - 1
+    assert json.loads(json.dumps(figures)) == figures
+
+
+def test_without_pytorch_it_says_so_and_compares_with_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(comparison, "find_spec", lambda name: None)
+    said: list[str] = []
+    limits = {"f32_gflops": 100.0, "bf16_gflops": 50.0}
+    work = workload.paper_workload(600, 5, small)
+    figures = comparison.compare(work, limits, 2, 0.0, said.append)
+    assert any("pip install 'pombu[baselines]'" in sentence for sentence in said)
+    for loop in ("imagination", "fit", "update"):
+        assert figures[loop]["vs_pytorch"] is None
+        assert figures[loop]["share_of_limit"] > 0
+
+
+def test_bfloat16_is_tried_where_its_limit_is_higher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(comparison, "find_spec", lambda name: None)
+    limits = {"f32_gflops": 100.0, "bf16_gflops": 150.0}
+    work = workload.paper_workload(600, 5, small)
+    figures = comparison.compare(work, limits, 1, 0.0, lambda what: None)
+    assert figures["imagination"]["bfloat16"]["steps_per_s"] > 0
+    assert "bfloat16" not in figures["update"]
+
+
+LOOP = {
+    "seconds": 0.5,
+    "per_s": 2.0,
+    "steps_per_s": 1000.0,
+    "transitions_per_s": 1000.0,
+    "samples_per_s": 1000.0,
+    "share_of_limit": 0.75,
+    "pytorch_seconds": None,
+    "vs_pytorch": None,
+}
+FIGURES = {
+    "limit": {"f32_gflops": 100.0, "bf16_gflops": 50.0},
+    "imagination": LOOP,
+    "fit": LOOP,
+    "update": {**LOOP, "vs_pytorch": 3.25},
+    "uncertainty": {"with_seconds": 1.1, "without_seconds": 1.0, "overhead": 0.1},
+    "pombu_over_meppo": 1.1,
+    "baselines": {"trpo": {"seconds": 1.0, "steps_per_s": 1000.0}},
+    "pets": LOOP,
+    "steve": LOOP,
+    "mbmpo": LOOP,
+    "iteration": {
+        "measured": "fit and update",
+        "seconds": {"20000": 2.0, "200000": 2.2},
+        "growth_200k_over_20k": 1.1,
+    },
+    "compile": {"seconds": 9.0},
+    "memory": {"peak_mb": 900.0},
+    "collection": {
+        "Ant": {"single_steps_per_s": 1.0, "batched_steps_per_s": 2.0, "ratio": 2.0}
+    },
+}
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[suite.Effort]:
+    """The efforts that the command asked for; nothing is really measured."""
+    asked: list[suite.Effort] = []
+
+    def run(effort: suite.Effort, say: Any) -> suite.Figures:
+        asked.append(effort)
+        say("everything")
+        return FIGURES
+
+    monkeypatch.setattr(suite, "run", run)
+    monkeypatch.setattr(jax.config, "update", lambda name, value: None)
+    return asked
+
+
+def test_json_is_one_object_alone_on_stdout(
+    measured: list[suite.Effort], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "--quick", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == FIGURES
+    assert "measuring: everything" in printed.err
+    assert measured == [suite.QUICK]
+
+
+def test_the_table_shows_every_figure(
+    measured: list[suite.Effort], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench"]) == 0
+    table = capsys.readouterr().out
+    for shown in ("imagination", "0.75", "3.25x", "not installed", "10.0%", "900 MB"):
+        assert shown in table
+    assert measured == [suite.FULL]

@@ -1,0 +1,150 @@
+"""Each reproduction of the uncertainty pictures leaves its files and known numbers."""
+
+import csv
+import gzip
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from pombu.cli.reproduce import Command
+from pombu.errors import UsageError
+from pombu.paper.point_experiment import restore_outcome, run_datasets
+from pombu.paper.point_model import POINT_PROFILES
+from pombu.paper.reproduce import PAGES, find, names
+
+
+def files(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def test_the_list_names_the_uncertainty_pictures(capsys):
+    assert {"appendix-c", "figure-1", "figure-scatter"} <= set(names())
+    assert Command().run() == 0
+    assert "appendix-c" in capsys.readouterr().out
+    for name in ("appendix-c", "figure-1", "figure-scatter"):
+        assert find(name).default == "paper"
+
+
+def test_everything_but_pages_has_a_line_for_the_overview():
+    for found in map(find, set(names()) - set(PAGES)):
+        assert (found.item is None) == (found.tell is not None), found.name
+
+
+def test_unknown_names_are_answered_with_the_known_ones():
+    with pytest.raises(UsageError, match=r"no reproduction 'figure-9'.*appendix-c"):
+        Command(name="figure-9").run()
+
+
+def test_an_unwritable_folder_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write to"):
+        Command(name="appendix-c", out=tmp_path / "file" / "deeper").run()
+
+
+def test_appendix_c(tmp_path, capsys):
+    command = Command(name="appendix-c", profile="paper", out=tmp_path, json=True)
+    assert command.run() == 0
+    numbers = json.loads(capsys.readouterr().out)["numbers"]
+    says = json.loads((tmp_path / "line.json").read_text())["says"]
+    assert says == (
+        "H = 16: the true variance of Q is 0.508, the bound U 0.593 (1.17 times), "
+        "UBE's B 342 (673 times)"
+    )
+    assert round(numbers["H=16"]["D"], 8) == 0.50793651
+    assert round(numbers["H=8"]["U"], 8) == 0.5924773
+    assert round(numbers["H=4"]["B"], 5) == 21.58203
+    assert {
+        "appendix-c.png",
+        "appendix-c.pdf",
+        "appendix-c.csv",
+        "possible-mdps.png",
+        "possible-mdps.pdf",
+        "summary.json",
+        "config.json",
+        "versions.json",
+    } <= files(tmp_path)
+    with open(tmp_path / "appendix-c.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(H + 1 for H in (2, 4, 8, 16))
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["settings"]["horizons"] == [2, 4, 8, 16]
+    assert "jax" in json.loads((tmp_path / "versions.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def figure_1(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("figure-1")
+    assert Command(name="figure-1", profile="smoke", out=folder).run() == 0
+    return folder
+
+
+def test_figure_1(figure_1):
+    assert {
+        "figure-1.png",
+        "figure-1.pdf",
+        "coverage.png",
+        "coverage.pdf",
+        "histograms.csv",
+        "calibration.json",
+        "config.json",
+        "versions.json",
+    } <= files(figure_1)
+    scores = json.loads((figure_1 / "calibration.json").read_text())
+    assert set(scores) == {"Point2D", "Point3D"}
+    for found in scores.values():
+        assert set(found["stages"]) == {"0", "5", "10", "15", "flat", "timed"}
+        assert found["stages"]["flat"]["mean_z_squared"]["mean"] > 0
+        assert len(found["mean_z_squared_by_dataset"]["flat"]) == 2
+
+
+def test_figure_1_is_the_same_when_read_back(figure_1, tmp_path):
+    settings = POINT_PROFILES["smoke"]
+    again = restore_outcome(settings, "Point2D", 0, figure_1 / "datasets")
+    assert again is not None
+    with gzip.open(figure_1 / "datasets" / "Point2D-0.csv.gz", "rt") as file:
+        errors = [float(row["error"]) for row in csv.DictReader(file)]
+    np.testing.assert_array_equal(again.error, errors)
+    read = run_datasets(settings, figure_1 / "datasets", say=pytest.fail)
+    np.testing.assert_array_equal(read[0].sigma["flat"], again.sigma["flat"])
+
+
+def test_figure_scatter_takes_up_finished_datasets(figure_1, tmp_path, capsys):
+    (tmp_path / "datasets").mkdir()
+    for name in ("Point2D-0.json", "Point2D-0.csv.gz"):
+        data = (figure_1 / "datasets" / name).read_bytes()
+        (tmp_path / "datasets" / name).write_bytes(data)
+    assert Command(name="figure-scatter", profile="smoke", out=tmp_path).run() == 0
+    assert "dataset 1" not in capsys.readouterr().err
+    assert {
+        "figure-scatter.png",
+        "figure-scatter.pdf",
+        "pairs.csv",
+        "summary.json",
+        "config.json",
+        "versions.json",
+    } <= files(tmp_path)
+
+
+def test_other_settings_are_not_taken_for_the_same(figure_1):
+    assert (
+        restore_outcome(POINT_PROFILES["fast"], "Point2D", 0, figure_1 / "datasets")
+        is None
+    )
+
+
+def test_the_page_is_made_of_the_files(figure_1, tmp_path):
+    with pytest.raises(UsageError, match=r"missing.*pombu reproduce appendix-c"):
+        Command(name="uncertainty-page", out=tmp_path).run()
+    parts = tmp_path / "uncertainty"
+    Command(name="appendix-c", profile="smoke", out=parts / "appendix-c").run()
+    shutil.copytree(figure_1, parts / "figure-1")
+    (parts / "figure-scatter").mkdir()
+    summary = {"flat": {"spearman": 0.5, "mean_z_squared": 1.0}}
+    (parts / "figure-scatter" / "summary.json").write_text(json.dumps(summary))
+    assert Command(name="uncertainty-page", out=tmp_path).run() == 0
+    page = (tmp_path / "uncertainty.md").read_text()
+    assert "| 4 | 0.50140381 | 0.50140381 | 0.57696533 | 21.58203 |" in page
+    assert "### 3D-point" in page
+    assert "V(s) until flat 0.50" in page
