@@ -39,7 +39,7 @@ class Command:
 
     def run(self) -> int:
         """Measure, and print the page."""
-        from pombu.model_study import study, text_of, write
+        from pombu.analysis.model_study import study, text_of, write
 
         if not self.runs:
             raise UsageError("No run is named: give at least one run folder.")
