@@ -182,8 +182,14 @@ def study(
         given = getattr(algorithm.config, "model", None)
         base = given if isinstance(given, ModelConfig) else ModelConfig()
         # Every fit takes all its steps, and validation only chooses the best weights.
-        endless = {"max_epochs": 10**9, "patience": 10**9, "steps_per_new_row": None}
-        base = replace(base, kind="ensemble", max_steps=steps, **endless)
+        base = replace(
+            base,
+            kind="ensemble",
+            max_steps=steps,
+            max_epochs=10**9,
+            patience=10**9,
+            steps_per_new_row=None,
+        )
         chosen = [variant_of(one, base) for one in variants] or usual_variants(base)
         parts = split(iterations_of(run), share)
         for variant in chosen:
@@ -212,7 +218,7 @@ def measure(
     box, horizon = task.action_box, task.horizon
     rules = Rules(task.contract, box, returns, horizon, np.inf, config.precision)
     loss = float(report.validation_loss.mean())
-    found = []
+    found: list[Row] = []
     for test, episodes in (("held out", parts.held_out), ("newer policy", parts.newer)):
         length = min(HORIZONS[-1], task.horizon)
         gap, lengths = replay(world, rules, episodes, task.horizon, length)
