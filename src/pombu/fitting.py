@@ -61,7 +61,7 @@ def fit_world(
         capacity,
         seed,
         workers,
-        new_rows,
+        new_rows=new_rows,
     )
 
 
