@@ -62,8 +62,8 @@ def fit_world(
         capacity,
         seed,
         workers,
-        new_rows,
-        unroll,
+        unroll=unroll,
+        new_rows=new_rows,
     )
 
 
