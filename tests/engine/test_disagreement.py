@@ -22,7 +22,7 @@ from pombu.models import Layers, init_ensemble, materialise
 from pombu.policies import init_policy
 from pombu.returns import discounted_sum
 from pombu.training.algorithm import StageTimer
-from pombu.training.checkpoint import from_bytes, to_bytes
+from pombu.training.checkpoint import state_from_bytes, state_to_bytes
 from pombu.values import init_value, predict
 from pombu.workers import jit
 from pombu.worlds import Rules, World, predict_step, rules_of
@@ -238,7 +238,7 @@ def test_a_resumed_run_stops_where_an_uninterrupted_one_does() -> None:
     assert 0.0 < metrics["stopped_by_disagreement"] <= 1.0
     assert np.isfinite(list(metrics.values())).all()
     again = Learner(load(STOPPING.env), STOPPING)
-    resumed = from_bytes(to_bytes(state), again.init(0))
+    resumed = state_from_bytes(state_to_bytes(state), again.init(0))
     copy = EpisodeStore(list(store))
     state, metrics = learner.iterate(state, store, StageTimer())
     resumed, same_metrics = again.iterate(resumed, copy, StageTimer())

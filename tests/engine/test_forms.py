@@ -15,7 +15,7 @@ from pombu.config import ModelConfig
 from pombu.envs import load
 from pombu.models import Ensemble, Form, fit, init_ensemble, materialise, predict
 from pombu.models.ensemble import Linear, WeightNorm
-from pombu.training.checkpoint import from_bytes, to_bytes
+from pombu.training.checkpoint import state_from_bytes, state_to_bytes
 from pombu.workers import Workers
 from pombu.worlds import world_of
 
@@ -153,7 +153,7 @@ def test_a_run_and_its_checkpoint_know_the_form(form: Form) -> None:
     learner = Learner(load(config.env), config)
     state, rows = run(learner, 0, 1)
     assert np.isfinite(rows[0]["validation_loss"])
-    restored = from_bytes(to_bytes(state), learner.init(0))
+    restored = state_from_bytes(state_to_bytes(state), learner.init(0))
     assert restored.ensemble.form == form
     assert same(state, restored)
     world = world_of(state.ensemble, state.experience, config.model)

@@ -220,5 +220,5 @@ class FallingWalker(LocomotionEnv):
     def __init__(self, **options: Any) -> None:
         super().__init__("Walker2d", **options)
         own = self.physics.contract
-        contract = FallingContract(own.spec, own.alive_bonus, own.observation_noise)
+        contract = FallingContract(own.spec, own.alive_bonus, own.noise)
         self.physics = LocomotionPhysics(contract)

@@ -12,6 +12,7 @@ import pytest
 from pombu import POMBU, EnvConfig, UsageError
 from pombu.cli import main
 from pombu.cli.train import check_and_describe
+from pombu.data.episodes import from_bytes
 from pombu.envs import check, collect_rounds, load
 from pombu.presets import names, preset
 

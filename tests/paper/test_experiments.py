@@ -167,7 +167,7 @@ def test_one_seed_has_no_interval(runs: Path) -> None:
         "real_steps": 100_000,
     }
     three = summarise(gather_results(panels_of("figure-4"), request, watcher))
-    iqm = three["HalfCheetah, H = 200"]["arms"]["β = 10"]["iqm"]
+    iqm = three["HalfCheetah, H = 200"]["arms"]["β = 1"]["iqm"]
     assert iqm["low"] < iqm["value"] < iqm["high"]
 
 
@@ -276,7 +276,7 @@ def test_arms_are_compared_after_as_many_steps(tmp_path: Path) -> None:
     command += ["--runs", str(tmp_path / "no"), "--out", str(tmp_path / "out")]
     assert main(command) == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    chance = summary[panel.title]["probability_of_improvement"]["β = 10 over β = 0"]
+    chance = summary[panel.title]["probability_of_improvement"]["β = 1 over β = 0"]
     assert chance["real_steps"] == 40_000
     for arm in summary["after_1e5_steps"].values():
         assert arm["real_steps"] == 40_000
@@ -284,9 +284,9 @@ def test_arms_are_compared_after_as_many_steps(tmp_path: Path) -> None:
     at_40k = [
         curve.until(40_000).rows[-1]["return_real"]
         for curve in curves
-        if curve.run.spec.config["beta"] == 10.0
+        if curve.run.spec.config["beta"] == 1.0
     ]
-    assert summary["after_1e5_steps"]["β = 10"]["returns"] == pytest.approx(at_40k)
+    assert summary["after_1e5_steps"]["β = 1"]["returns"] == pytest.approx(at_40k)
     line = json.loads((tmp_path / "out" / "line.json").read_text())
     assert "β = 0 has " in line["says"]
     assert "(3 seeds) at 40k" in line["says"]

@@ -37,8 +37,8 @@ def test_which_run_answers_a_job() -> None:
         replace(job, observation_noise=0.1),
         replace(job, overrides=(("alpha", 0.75),)),
         replace(job, overrides=(("beta", 0.0),)),
-        replace(job, overrides=(("minimum_kl", None),)),
-        replace(job, overrides=(("returns.uncertainty_units", "advantage"),)),
+        replace(job, overrides=(("minimum_kl", 1e-3),)),
+        replace(job, overrides=(("returns.uncertainty_units", "reward"),)),
     ):
         assert not answers(other.spec(), job, config)
     changed = replace(job, overrides=(("model.max_steps", 77),))
@@ -70,8 +70,7 @@ def test_what_an_old_run_does_not_say_is_the_default() -> None:
     spec = held.spec()
     del spec.config["minimum_kl"]
     assert answers(spec, held, flat(config_file.to_json(held.config())))
-    plain = replace(held, overrides=())
-    assert plain.config().minimum_kl is not None
+    plain = replace(held, overrides=(("minimum_kl", 1e-3),))
     assert not answers(spec, plain, flat(config_file.to_json(plain.config())))
 
 

@@ -251,7 +251,7 @@ def test_a_folder_with_another_run_is_left_alone(tmp_path: Path) -> None:
     job = Job("pombu", "Point2D", 0, "smoke", 60)
     folder = tmp_path / "runs" / job.name
     before = (folder / "config.json").read_bytes()
-    (folder / "config.json").write_bytes(before.replace(b'"beta": 10.0', b'"beta": 1'))
+    (folder / "config.json").write_bytes(before.replace(b'"beta": 1.0', b'"beta": 7'))
     with pytest.raises(UsageError, match="holds another run, which differs in beta"):
         plan([job], tmp_path / "runs")
     (tmp_path / "else" / job.name).mkdir(parents=True)

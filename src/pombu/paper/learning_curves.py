@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pombu.analysis.plots import BLACK, VERMILLION, grid, thousands
+from pombu.analysis.plots import BLACK, BLUE, VERMILLION, grid, thousands
 from pombu.paper.drawing import (
     STAND_IN_NOTE,
     add_legend,
@@ -60,6 +60,17 @@ EXPLORATION_ARMS = (
     replace(POMBU, label="β = 10"),
     Arm("β = 0", "pombu", VERMILLION, "--", (("beta", 0.0),)),
 )
+FAST_EXPLORATION_ARMS = tuple(
+    Arm(
+        f"β = {beta:g}",
+        "pombu",
+        colour,
+        line,
+        (("beta", beta), ("exploration.policies", 10)),
+    )
+    for beta, colour, line in ((1.0, BLUE, "-"), (0.0, VERMILLION, "--"))
+)
+"""`fast` has no exploration policies of its own, and another unit of the bonus."""
 TRAINING_METRICS = (
     "entropy",
     "kl",
@@ -107,7 +118,7 @@ def exploration_panels(profile: Profile) -> list[Panel]:
     panel = Panel(
         "HalfCheetah, H = 200",
         "HalfCheetah",
-        EXPLORATION_ARMS,
+        FAST_EXPLORATION_ARMS if profile == "fast" else EXPLORATION_ARMS,
         200_000,
         seeds=tuple(range(EXPLORATION_SEEDS)),
         paper_seeds=EXPLORATION_SEEDS,

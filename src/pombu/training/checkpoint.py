@@ -26,6 +26,7 @@ import safetensors.numpy
 
 from pombu._version import __version__
 from pombu.data.episodes import EPISODES, EpisodeStore, Shard, load_episodes
+from pombu.envs import EnvConfig
 from pombu.errors import RunError, UsageError
 from pombu.files import (
     DamagedFileError,
@@ -268,13 +269,18 @@ def _manifest_bytes(manifest: Manifest) -> bytes:
     return json.dumps({"sha256": digest(text.encode()), "manifest": text}).encode()
 
 
+def _with_defaults(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """An environment's options, also those that its version did not know yet."""
+    return {**dataclasses.asdict(EnvConfig()), **environment}
+
+
 def _require_identity(path: Path, manifest: Manifest, expected: Identity) -> None:
     if manifest.algorithm != expected.algorithm:
         raise UsageError(
             f"{path} is a checkpoint of the algorithm {manifest.algorithm}, not "
             f"{expected.algorithm}: resume it in a run folder of its own."
         )
-    if manifest.environment != expected.environment:
+    if _with_defaults(manifest.environment) != _with_defaults(expected.environment):
         raise UsageError(
             f"{path} is a checkpoint of the environment {dict(manifest.environment)}, "
             f"not {dict(expected.environment)}: resume it in a run folder of its own."
