@@ -8,6 +8,7 @@ from fabricated import panels_of, write_run
 
 from pombu.analysis.curves import find_curves
 from pombu.errors import UsageError
+from pombu.paper.experiments import POMBU
 from pombu.paper.outputs import headline
 from pombu.paper.panel_runs import (
     Request,
@@ -141,7 +142,7 @@ def test_the_longest_run_answers_and_is_cut_off(tmp_path: Path) -> None:
     assert found is not None
     assert found.run.path.name == "b"
     (panel,) = panels_of("figure-4")
-    alone = replace(panel, arms=panel.arms[:1], seeds=(0,), total_steps=100_000)
+    alone = replace(panel, arms=(POMBU,), seeds=(0,), total_steps=100_000)
     request = Request("fast", tmp_path, tmp_path / "no", (tmp_path,), train=False)
     results = gather_results([alone], request, PlainRuns.__new__(PlainRuns))
     assert results.groups[0].steps == 100_000

@@ -54,8 +54,10 @@ def test_an_old_run_resumes_as_if_it_had_never_stopped(
     for row, due in zip(
         map(deterministic, rows), map(deterministic, whole), strict=True
     ):
-        assert list(row) == list(due)
+        # Version 0.1 did not look at what exploration policies seek.
+        due.pop("imagined_steps")
+        assert set(row) >= set(due)
         # Another processor may round differently, and training amplifies it.
         np.testing.assert_allclose(
-            list(row.values()), list(due.values()), rtol=2e-2, atol=1e-6
+            [row[name] for name in due], list(due.values()), rtol=2e-2, atol=1e-6
         )
