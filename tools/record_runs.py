@@ -18,9 +18,9 @@ import jax
 import numpy as np
 
 from pombu.algorithms import registry
+from pombu.algorithms.presets import preset
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import load
-from pombu.presets import preset
 from pombu.training.algorithm import StageTimer
 
 TASK = "Point2D"
@@ -51,7 +51,9 @@ def weights_hash(state: Any) -> str:
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         array = np.asarray(leaf)
-        digest.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode())
+        digest.update(
+            f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode()
+        )
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
