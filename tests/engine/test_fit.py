@@ -185,7 +185,7 @@ def steps_taken(new_rows: list[int] | None, **fields: Any) -> list[float]:
     config = change(patience=10**6, validate_every_steps=50, max_epochs=10**6, **fields)
     inputs, targets, validation = make_rows(60)
     arguments = (start(config), inputs, targets, validation, config, 160, (4, 2))
-    _, report = fit(*arguments, Workers(1), new_rows)
+    _, report = fit(*arguments, Workers(1), new_rows=new_rows)
     epochs = np.ceil((~validation).sum(1) / config.batch_size)
     return np.rint(report.epochs * epochs).tolist()
 
@@ -215,7 +215,7 @@ def test_step_sizes_fall_over_the_steps_that_a_fit_takes(
     config = change(**falling, patience=10**6, max_epochs=10**6)
     inputs, targets, validation = make_rows(60)
     arguments = (start(config), inputs, targets, validation[:1], config, 160, (4, 2))
-    fit(*arguments, Workers(1), [60])
+    fit(*arguments, Workers(1), new_rows=[60])
     np.testing.assert_allclose(sizes, 1e-2 * (1 - np.arange(240) / 240), rtol=1e-5)
 
 

@@ -83,8 +83,8 @@ def test_a_fit_knows_how_many_rows_are_new_to_each_member(
     """Three episodes of 6 steps per iteration; to a fresh member all rows are new."""
     seen: list[list[int]] = []
 
-    def watched(ensemble: Any, *arguments: Any) -> Any:
-        seen.append(arguments[-1])
+    def watched(ensemble: Any, *_: Any, new_rows: list[int], **__: Any) -> Any:
+        seen.append(new_rows)
         return ensemble, FitReport(np.zeros(3), np.ones(3))
 
     monkeypatch.setattr("pombu.dynamics.fit.fit", watched)

@@ -81,7 +81,7 @@ FIRST_LOG_STD = -0.7
 gait that stands much noise is seldom a fast one, and later there is no way from one to
 the other."""
 
-BRANCH_STEPS = 50
+BRANCH_STEPS = 100
 """Steps of a virtual trajectory in `fast` presets, at most; V continues it. Model
 errors add up over longer ones, and the end of a long episode would hardly be seen."""
 

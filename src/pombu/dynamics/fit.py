@@ -355,8 +355,8 @@ def fit_dynamics(
         capacity,
         seed,
         workers,
-        new_rows,
-        unroll,
+        unroll=unroll,
+        new_rows=new_rows,
     )
 
 

@@ -93,7 +93,7 @@ def paper(task: str, horizon: int | None) -> POMBUConfig:
     )
 
 
-ALPHA = 0.1
+ALPHA = 0.05
 """Weight of the penalty in `fast`: standard deviations of the gain per standard
 deviation of doubt, the same for all tasks and horizons."""
 
@@ -109,10 +109,9 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
     (`sizes.branches`), continued by V and, for the uncertainty, by U_psi; lambda is
     0.95, because over a whole episode the noise of the return hides the gain of a step;
     A and sqrt(D) in one unit, because in units of reward the penalty falls silent as
-    returns grow; twice the updates on half the samples each, which learn faster at the
-    same cost; the policy itself collects, because exploration policies bought nothing
-    that could be measured (docs/learning.md); members of half the width,
-    with fits as `fast_model` says; half the noise at first (`FIRST_LOG_STD`); larger
+    returns grow; the policy itself collects, because exploration policies bought
+    nothing that could be measured (docs/learning.md); members of half the width, with
+    fits as `fast_model` says; half the noise at first (`FIRST_LOG_STD`); larger
     rates and minibatches for policy and value, because the conservative penalty, not
     the rate, limits the step; raw rewards are cut at 20 instead of 5, which would cap
     the return at 1000.
@@ -126,9 +125,8 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
         base,
         alpha=ALPHA,
         beta=BETA,
-        updates=2 * base.updates,
         model=fast_model(len(base.model.hidden), afresh_every=_AFRESH.get(task, 0)),
-        imagination=branches(20_000, horizon_of(task, horizon)),
+        imagination=branches(40_000, horizon_of(task, horizon)),
         policy=replace(
             base.policy,
             minibatch=2000,
