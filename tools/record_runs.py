@@ -1,6 +1,6 @@
 """Record a short training run of every algorithm, as a judge of later changes.
 
-    python -m tools.record_runs tests/fixtures/recorded-runs.json
+    python -m tools.record_runs tests/fixtures/recorded-runs.json [ALGORITHM ...]
 
 writes the metrics of each iteration without timings, a SHA-256 of the final weights,
 and the platform and versions they hold for.
@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +75,14 @@ def versions() -> dict[str, str]:
     return found
 
 
-def main(path: Path) -> None:
-    """Write the record of every algorithm."""
-    runs = {name: record(name) for name in registry.ALGORITHMS}
+def main(path: Path, names: Sequence[str]) -> None:
+    """Write the record of every algorithm, or replace that of some."""
+    runs = json.loads(path.read_text())["runs"] if names else {}
+    for name in names or registry.ALGORITHMS:
+        runs[name] = record(name)
     recorded = {"versions": versions(), "runs": runs}
     path.write_text(json.dumps(recorded, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

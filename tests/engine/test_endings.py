@@ -38,7 +38,7 @@ from pombu.optim.ppo import Batch, likelihood_ratio, prepare
 from pombu.parallel import jit
 from pombu.rng import Keys
 from pombu.rollout.imagine import Imagined, imagine
-from pombu.rollout.starts import branch_starts, real_starts
+from pombu.rollout.plan import branch_starts, real_starts
 
 LAM = replace(RETURNS, lam=0.8, bootstrap=True)
 LIMITS = jnp.arange(NUMBER) % HORIZON + 1

@@ -26,8 +26,8 @@ from pombu.envs import Episode, Task, collect, load
 from pombu.optim.ppo import Batch, improve_policy, improve_value, prepare
 from pombu.rng import Keys
 from pombu.rollout.imagine import Imagined, imagine_in_shards
+from pombu.rollout.plan import starts
 from pombu.rollout.returns import Targets
-from pombu.rollout.starts import starts
 
 TASK = "HalfCheetah"
 SEED = 0

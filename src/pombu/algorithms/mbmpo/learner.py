@@ -51,8 +51,8 @@ from pombu.optim.ppo import Batch, improve_value
 from pombu.parallel import jit, ready
 from pombu.rng import Keys
 from pombu.rollout.imagine import imagine_in_shards
+from pombu.rollout.plan import branch_starts
 from pombu.rollout.real import act_with
-from pombu.rollout.starts import branch_starts
 from pombu.training.algorithm import StageTimer
 
 

@@ -49,10 +49,9 @@ from pombu.optim.trpo import improve_policy
 from pombu.parallel import jit, ready
 from pombu.rng import Keys
 from pombu.rollout.imagine import Imagined, imagine
-from pombu.rollout.plan import RolloutPlan
+from pombu.rollout.plan import RolloutPlan, starts
 from pombu.rollout.real import alone, gather
 from pombu.rollout.returns import Targets
-from pombu.rollout.starts import starts
 from pombu.training.algorithm import StageTimer
 
 
