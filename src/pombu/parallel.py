@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import jax
-
 Item = TypeVar("Item")
 
 Result = TypeVar("Result")
@@ -22,6 +20,8 @@ Result = TypeVar("Result")
 
 def jit(function: Callable[..., Any], **options: Any) -> Any:
     """`jax.jit` whose CPU code keeps to one thread; no accelerator minds."""
+    import jax
+
     return jax.jit(
         function,
         compiler_options={"xla_cpu_multi_thread_eigen": False},
@@ -67,6 +67,8 @@ class Workers:
 
 def ready(result: Result) -> Result:
     """Wait for the arrays in the thread that asked for them, so that cores overlap."""
+    import jax
+
     jax.block_until_ready(result)
     return result
 

@@ -231,10 +231,10 @@ def test_actor_and_critics_do_not_pull_at_one_another(
     gradient, losses = jax.grad(actor_critic_loss, has_aux=True)(
         networks, real, targets, CONFIG
     )
-    unstacked = ActorCritic(
+    separate = ActorCritic(
         jax.grad(actor_alone)(networks.actor), jax.grad(critic_alone)(networks.critics)
     )
-    for one, two in zip(*map(jax.tree.leaves, (gradient, unstacked)), strict=True):
+    for one, two in zip(*map(jax.tree.leaves, (gradient, separate)), strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-6)
     gaps = [
         network(networks.critics, b // (B // L), np.r_[real.states[b], real.actions[b]])

@@ -133,8 +133,8 @@ def test_no_step_is_accepted_outside_the_region_or_downhill(
     batch = batch_of(policy, seed + 1)
     batch = batch._replace(advantages=scale * batch.advantages)
     improved, report = improve_policy(policy, batch, config)
-    unstacked = float(jnp.mean(kl(policy, improved, batch.observations)))
-    assert unstacked <= config.max_kl * config.kl_tolerance * (1 + 1e-4)
+    distance = float(jnp.mean(kl(policy, improved, batch.observations)))
+    assert distance <= config.max_kl * config.kl_tolerance * (1 + 1e-4)
     ratio = jnp.exp(
         log_prob(improved, batch.observations, batch.actions) - batch.log_probs
     )

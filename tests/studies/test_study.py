@@ -18,7 +18,7 @@ from pombu.cli import main
 from pombu.cli.study import last_words
 from pombu.errors import RunError, UsageError
 from pombu.studies import worker
-from pombu.studies.backends import BackendOptions, LocalBackend, TerminationModel
+from pombu.studies.backends import BackendOptions, Ending, LocalBackend
 from pombu.studies.jobs import Job, plan, require_trusted
 from pombu.studies.progress import (
     LiveTable,
@@ -183,8 +183,8 @@ class Pretended:
     def start(self, path: Path, trusted: str | None) -> None:
         self.started.append(path)
 
-    def poll(self) -> Mapping[Path, TerminationModel]:
-        ended: dict[Path, TerminationModel] = {}
+    def poll(self) -> Mapping[Path, Ending]:
+        ended: dict[Path, Ending] = {}
         for path in self.started:
             if self.failing and self.failing in path.name:
                 (path / FAILURE).write_text("the disk is full\n")
@@ -269,7 +269,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 class Full(Pretended):
     """A disk on which there is no room even for the reason."""
 
-    def poll(self) -> Mapping[Path, TerminationModel]:
+    def poll(self) -> Mapping[Path, Ending]:
         return dict.fromkeys(self.started, "failed")
 
 

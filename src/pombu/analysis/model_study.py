@@ -238,12 +238,12 @@ def errors(gap: np.ndarray, lengths: np.ndarray, start: Row) -> Iterator[Row]:
         start: what all rows share.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        unstacked = np.fmin(np.abs(np.asarray(gap, np.float64)), LARGEST)
+        errors = np.fmin(np.abs(np.asarray(gap, np.float64)), LARGEST)
     for horizon in HORIZONS:
         reached = lengths >= horizon
         if horizon > len(gap) or not reached.any():
             continue
-        here = unstacked[horizon - 1][:, reached]
+        here = errors[horizon - 1][:, reached]
         columns = {EVERYTHING: np.sqrt(np.mean(here**2, -1))}
         columns |= {str(d): here[..., d] for d in range(here.shape[-1])}
         for dimension, size in columns.items():

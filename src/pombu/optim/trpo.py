@@ -139,8 +139,8 @@ def improve_policy(
         return gain if bonus is None else gain + bonus_weight * bonus(candidate, batch)
 
     def divergence(candidate: GaussianPolicy) -> Scalar:
-        unstacked = kl(policy, candidate, batch.observations)
-        return objectives.weighted_mean(unstacked, batch.weight)
+        distance = kl(policy, candidate, batch.observations)
+        return objectives.weighted_mean(distance, batch.weight)
 
     return trust_region_step(policy, objective, divergence, config)
 

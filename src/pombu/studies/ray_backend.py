@@ -27,7 +27,7 @@ from pombu.data.episodes import EPISODES
 from pombu.errors import RunError, UsageError
 from pombu.files import write_atomic
 from pombu.parallel import usable_cores
-from pombu.studies.backends import BackendOptions, TerminationModel
+from pombu.studies.backends import BackendOptions, Ending
 from pombu.studies.worker import (
     LOG,
     THREADS,
@@ -109,10 +109,10 @@ class RayBackend:
             trusted,
         )
 
-    def poll(self) -> Mapping[Path, TerminationModel]:
+    def poll(self) -> Mapping[Path, Ending]:
         """Take in what the workers have sent, and see how large the cluster is."""
         self.slots = self._count_slots()
-        ended: dict[Path, TerminationModel] = {}
+        ended: dict[Path, Ending] = {}
         for path, (reports, trusted) in list(self._running.items()):
             try:
                 ending = self._take(path, reports)
@@ -141,7 +141,7 @@ class RayBackend:
         self._running.clear()
         self._ray.shutdown()
 
-    def _take(self, path: Path, reports: Any) -> TerminationModel | None:
+    def _take(self, path: Path, reports: Any) -> Ending | None:
         while self._ray.wait([reports], timeout=0)[0]:
             report: WorkerReport = self._ray.get(next(reports))
             self.pids[path] = report.pid
@@ -150,9 +150,7 @@ class RayBackend:
                 return report.ending
         return None
 
-    def _lose(
-        self, path: Path, trusted: str | None, error: Exception
-    ) -> TerminationModel | None:
+    def _lose(self, path: Path, trusted: str | None, error: Exception) -> Ending | None:
         """A worker died: have the run go on elsewhere, unless that is hopeless."""
         if self._retries < 0:
             return "interrupted"
