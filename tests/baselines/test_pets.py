@@ -223,7 +223,7 @@ def test_kappa_prefers_what_members_agree_on(
         learner = Learner(task, replace(config, kappa=kappa))
         state = learner.init(0)
         dynamics = GaussianDynamics(ensemble, unit, unit, unit, False)
-        monkeypatch.setattr(learner, "world", lambda state: dynamics)
+        monkeypatch.setattr(learner, "dynamics", lambda state: dynamics)
         act = learner.policy(state)
         return float(act(START[None], True, jax.random.key(0))[0, 0])
 
