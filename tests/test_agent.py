@@ -12,14 +12,14 @@ import pytest
 
 import pombu
 from pombu import MEPPO, POMBU, EnvConfig, UsageError
+from pombu.algorithms.presets import preset
 from pombu.data.episodes import EpisodeStore
+from pombu.dynamics.model import predict_step
 from pombu.errors import StoppedError
-from pombu.estimates import q_uncertainty
-from pombu.presets import preset
-from pombu.returns import scaled_reward
+from pombu.nn import predict_value
+from pombu.rollout.q_value import q_uncertainty
+from pombu.rollout.returns import scaled_reward
 from pombu.training.callbacks import Callback, Progress
-from pombu.values import predict
-from pombu.worlds import predict_step
 
 STATES = np.array([[1.0, -0.5], [0.0, 0.3], [-1.5, 1.5]], np.float32)
 ACTIONS = np.array([[0.1, 0.0], [0.0, -0.1], [0.05, 0.05]], np.float32)
@@ -172,19 +172,19 @@ def test_options_change_the_config() -> None:
 
 def test_uncertainty_of_one_step_is_the_spread_of_the_members(agent: POMBU) -> None:
     """With horizon 1, sqrt(U) is the standard deviation of r_j + gamma V(s_j)."""
-    world = agent.learner.world(agent.state)
+    dynamics = agent.learner.dynamics(agent.state)
     rules = replace(agent.learner.rules, horizon=1)
     states, actions = jnp.asarray(STATES), jnp.asarray(ACTIONS)
-    following, raw = predict_step(world, rules, states, actions)
-    q = scaled_reward(raw, world.return_std, rules.returns) + (
+    following, raw = predict_step(dynamics, rules, states, actions)
+    q = scaled_reward(raw, dynamics.return_std, rules.returns) + (
         rules.returns.gamma
-        * predict(agent.state.value, world.observation.normalise(following))
+        * predict_value(agent.state.value, dynamics.observation.normalise(following))
     )
-    expected = np.asarray(jnp.std(q, 0) * world.return_std)
+    expected = np.asarray(jnp.std(q, 0) * dynamics.return_std)
     estimated = q_uncertainty(
         agent.state.policy,
         agent.state.value,
-        world,
+        dynamics,
         rules,
         states,
         actions,
@@ -198,11 +198,11 @@ def test_uncertainty_is_positive_and_grows_with_the_horizon(agent: POMBU) -> Non
     whole = agent.q_uncertainty(STATES, ACTIONS)
     assert whole.shape == (3,)
     assert np.all(whole > 0)
-    world, rules = agent.learner.world(agent.state), agent.learner.rules
+    dynamics, rules = agent.learner.dynamics(agent.state), agent.learner.rules
     one_step = q_uncertainty(
         agent.state.policy,
         agent.state.value,
-        world,
+        dynamics,
         replace(rules, horizon=1),
         jnp.asarray(STATES),
         jnp.asarray(ACTIONS),
@@ -214,13 +214,13 @@ def test_uncertainty_is_positive_and_grows_with_the_horizon(agent: POMBU) -> Non
 
 def test_where_all_trajectories_run_away_nothing_is_sure(agent: POMBU) -> None:
     """At the edge of the bound the first state is within it and the next are not."""
-    world = agent.learner.world(agent.state)
+    dynamics = agent.learner.dynamics(agent.state)
     rules = replace(agent.learner.rules, runaway=2.0)
     edge = jnp.asarray([[1.0, 1.0], [50.0, 50.0]])
     estimated = q_uncertainty(
         agent.state.policy,
         agent.state.value,
-        world,
+        dynamics,
         rules,
         edge,
         jnp.zeros((2, 2)),

@@ -34,8 +34,8 @@ UNSAFE_BUILTINS = {"eval", "exec", "compile", "__import__"}
 UNSAFE_LOADERS = {"np", "numpy", "jnp", "torch", "SAC", "PPO", "BaseAlgorithm"}
 
 
-def rooms() -> list[set[str]]:
-    """The rooms in the table's order; those of one row may use one another."""
+def packages() -> list[set[str]]:
+    """The packages in the table's order; those of one row may use one another."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
     rows = re.findall(r"^\| ((?:`[\w./]+`(?:, )?)+) \|", text, flags=re.MULTILINE)
     return [
@@ -44,12 +44,12 @@ def rooms() -> list[set[str]]:
     ]
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(SOURCE).with_suffix("").parts[0]
 
 
-def imported_rooms(path: Path) -> Iterator[tuple[str, int]]:
-    """Each room that a module imports from, with the line."""
+def imported_packages(path: Path) -> Iterator[tuple[str, int]]:
+    """Each package that a module imports from, with the line."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module]
@@ -64,22 +64,22 @@ def imported_rooms(path: Path) -> Iterator[tuple[str, int]]:
                 yield name.split(".")[1], node.lineno
 
 
-def test_every_room_is_in_the_table() -> None:
-    known = set().union(*rooms())
-    found = {room_of(path) for path in MODULES} - ENTRY_POINTS - EVERYWHERE
+def test_every_package_is_in_the_table() -> None:
+    known = set().union(*packages())
+    found = {package_of(path) for path in MODULES} - ENTRY_POINTS - EVERYWHERE
     assert found - known == set(), "not in the table of ARCHITECTURE.md"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_imports_flow_one_way(path: Path) -> None:
-    order = {name: row for row, names in enumerate(rooms()) for name in names}
-    own = room_of(path)
+    order = {name: row for row, names in enumerate(packages()) for name in names}
+    own = package_of(path)
     if own in ENTRY_POINTS | EVERYWHERE:
         return
     backwards = [
-        f"line {line}: {own} imports {room}"
-        for room, line in imported_rooms(path)
-        if room not in EVERYWHERE and order[room] > order[own]
+        f"line {line}: {own} imports {package}"
+        for package, line in imported_packages(path)
+        if package not in EVERYWHERE and order[package] > order[own]
     ]
     assert backwards == []
 
@@ -89,8 +89,8 @@ def test_only_the_command_line_imports(package: str) -> None:
     importers = {
         str(path.relative_to(SOURCE))
         for path in MODULES
-        if package in {name for name, _ in imported_rooms(path)}
-        and room_of(path) not in (package, "cli")
+        if package in {name for name, _ in imported_packages(path)}
+        and package_of(path) not in (package, "cli")
     }
     assert importers == set()
 

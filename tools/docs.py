@@ -1,8 +1,8 @@
 """Hooks of the documentation site: generated pages, navigation, links into the source.
 
-Pages link to files of the repository (`../../src/pombu/objectives.py#value_loss`), so
-that they also work where only the repository is shown. On the site such a link leads to
-the page that the file became.
+Pages link to files of the repository by path, as in
+`../../src/pombu/optim/objectives.py#value_loss`, so that they also work where only the
+repository is shown. On the site such a link leads to the page that the file became.
 """
 
 import posixpath
@@ -56,7 +56,7 @@ def _expand(nav: list[Any], named: set[str]) -> list[Any]:
 
 def _folder(folder: str) -> list[str]:
     if folder == "api":
-        return [f"api/{room}.md" for room in reference.rooms()]
+        return [f"api/{package}.md" for package in reference.packages()]
     if folder == "results":
         return [page for page in sorted(_results()) if page.endswith(".md")]
     found = sorted((ROOT / "docs" / folder).glob("*.md"))
@@ -82,7 +82,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/config.md": reference.configs(),
         "examples.md": reference.examples(),
         "api/index.md": reference.public_names(),
-        **{f"api/{room}.md": reference.room_page(room) for room in reference.rooms()},
+        **{
+            f"api/{package}.md": reference.package_page(package)
+            for package in reference.packages()
+        },
         **{page: (ROOT / name).read_text() for page, name in ROOT_PAGES.items()},
     }
     for uri, text in texts.items():
@@ -148,5 +151,5 @@ def _source_page(path: str, anchor: str) -> str | None:
     if not (reference.SOURCE / path).exists():
         return f"api/{path}"
     parts = Path(path).with_suffix("").parts
-    room, inner = parts[0], ".".join(part for part in parts if part != "__init__")
-    return f"api/{room}.md#pombu.{inner}{'.' if anchor else ''}{anchor}"
+    package, inner = parts[0], ".".join(part for part in parts if part != "__init__")
+    return f"api/{package}.md#pombu.{inner}{'.' if anchor else ''}{anchor}"

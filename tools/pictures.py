@@ -20,7 +20,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from pombu.analysis.plots import BLUE, GREEN, ORANGE, SKY, VERMILLION, style
-from pombu.objectives import conservative_surrogate
+from pombu.optim.objectives import conservative_surrogate
 from pombu.uncertainty import estimate
 from pombu.uncertainty.tabular import (
     chain,
@@ -37,7 +37,7 @@ MEMBER_COLOURS = (BLUE, SKY, GREEN, ORANGE, VERMILLION)
 
 
 @dataclass
-class World:
+class Dynamics:
     """Five regressions of a one-dimensional world, and what they make of a policy."""
 
     members: Sequence[Callable[[Any, Any], Any]]
@@ -101,7 +101,7 @@ def features(states: Any, actions: Any) -> Any:
     return np.concatenate([bumps, bumps * actions, actions], axis=-1)
 
 
-def fit(more: int = 0) -> World:
+def fit(more: int = 0) -> Dynamics:
     """Bootstrapped ridge regressions of data with a gap; `more` steps fill the gap."""
     rng = np.random.default_rng(5)
     low, high = GAP
@@ -123,7 +123,7 @@ def fit(more: int = 0) -> World:
         precision = x[rows].T @ x[rows] + 0.004 * np.eye(x.shape[1])
         target = x[rows].T @ change[rows, 0] + 0.004 * guess
         members.append(_member(np.linalg.solve(precision, target)))
-    return World(members, states)
+    return Dynamics(members, states)
 
 
 def _member(weights: np.ndarray) -> Callable[[Any, Any], Any]:
@@ -132,17 +132,19 @@ def _member(weights: np.ndarray) -> Callable[[Any, Any], Any]:
 
 def what_u_is() -> Figure:
     """Data, disagreement, and what flows back from it."""
-    world = fit()
+    dynamics = fit()
     line = np.linspace(-1.1, 1.1, 200)[:, None]
     figure = Figure(figsize=(7, 5.6))
     top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 2))
-    for member, colour in zip(world.members, MEMBER_COLOURS, strict=True):
+    for member, colour in zip(dynamics.members, MEMBER_COLOURS, strict=True):
         moved = member(line, policy(line)) - line
         top.plot(line[:, 0], moved[:, 0], color=colour, linewidth=1.2)
-    top.plot(world.states[:, 0], np.full(len(world.states), -0.02), "|", color=INK)
+    top.plot(
+        dynamics.states[:, 0], np.full(len(dynamics.states), -0.02), "|", color=INK
+    )
     top.set_ylabel("predicted move")
     top.set_title("Five members agree where there is data (marks) and guess elsewhere")
-    local, total = world.sigma(line, steps=1), world.sigma(line)
+    local, total = dynamics.sigma(line, steps=1), dynamics.sigma(line)
     for axes, height, colour, label, title in (
         (middle, local, ORANGE, "√u", "One step: the spread of r + γV(s′) here"),
         (bottom, total, BLUE, "√U", "All steps: the uncertainty of Q"),
@@ -244,11 +246,11 @@ def how_exploration_uses_it() -> Figure:
         title="√D: what an explorer is paid for",
     )
     line = np.linspace(-1.1, 1.1, 200)[:, None]
-    for world, colour, name in (
+    for dynamics, colour, name in (
         (before, ORANGE, "before"),
         (after, GREEN, "with 25 steps in the gap"),
     ):
-        right.plot(line[:, 0], world.sigma(line), color=colour, label=name)
+        right.plot(line[:, 0], dynamics.sigma(line), color=colour, label=name)
     right.axvspan(*GAP, color=ORANGE, alpha=0.12, linewidth=0)
     right.set(xlabel="state s", ylabel="√U", title="What its data does")
     right.set_ylim(0, 1.4 * float(before.sigma(line).max()))

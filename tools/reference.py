@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pombu import presets
-from pombu.algorithms import registry
+from pombu.algorithms import presets, registry
 from pombu.cli import COMMANDS, main
 from pombu.envs import EnvConfig
 
@@ -196,18 +195,18 @@ def examples() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def rooms() -> list[str]:
-    """The rooms of the package, in the order of ARCHITECTURE.md."""
+def packages() -> list[str]:
+    """The packages of the package, in the order of ARCHITECTURE.md."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
     rows = re.findall(r"^\| ((?:`[\w./]+`(?:, )?)+) \|", text, flags=re.MULTILINE)
     names = [name for row in rows for name in re.findall(r"`([\w/]+)(?:\.py)?`", row)]
     return [name.rstrip("/") for name in names]
 
 
-def room_modules(room: str) -> list[str]:
-    """The dotted names of a room's modules; a package comes before what it holds."""
-    single = SOURCE / f"{room}.py"
-    paths = [single] if single.exists() else sorted((SOURCE / room).rglob("*.py"))
+def modules_of(package: str) -> list[str]:
+    """The dotted names of a package's modules; a package comes before what it holds."""
+    single = SOURCE / f"{package}.py"
+    paths = [single] if single.exists() else sorted((SOURCE / package).rglob("*.py"))
     names = []
     for path in paths:
         parts = path.relative_to(SOURCE.parent).with_suffix("").parts
@@ -215,10 +214,10 @@ def room_modules(room: str) -> list[str]:
     return sorted(names)
 
 
-def room_page(room: str) -> str:
-    """One room's part of the API reference."""
-    parts = [f"# pombu.{room}"]
-    for name in room_modules(room):
+def package_page(package: str) -> str:
+    """One package's part of the API reference."""
+    parts = [f"# pombu.{package}"]
+    for name in modules_of(package):
         options = "" if defines(name) else "\n    options:\n      members: false"
         parts.append(f"::: {name}{options}")
     return "\n\n".join(parts) + "\n"
@@ -235,13 +234,15 @@ def defines(module: str) -> bool:
 def public_names() -> str:
     """The front page of the API reference: what `import pombu` offers."""
     import pombu
+    from pombu.agent import agents
 
     rows = []
     for name in sorted({*vars(pombu), *pombu._LATER}, key=str.lower):
         thing = getattr(pombu, name)
         if not str(getattr(thing, "__module__", "")).startswith("pombu."):
             continue
-        home = f"{thing.__module__}.{thing.__qualname__}"
+        made = thing.__module__ == agents.__name__  # from the registry
+        home = f"{thing.__module__}.{'Agent' if made else thing.__qualname__}"
         summary = (inspect.getdoc(thing) or "").splitlines()[0]
         page = f"{thing.__module__.split('.')[1]}.md"
         rows.append(f"| [`pombu.{name}`]({page}#{home}) | {cell(summary)} |")
@@ -249,6 +250,6 @@ def public_names() -> str:
         "# API reference\n\n"
         "What `import pombu` offers. Names that compute are imported when they are "
         "first used, so the import itself is quick and free of JAX. The pages of this "
-        "section follow the rooms of the [architecture](../architecture.md).\n\n"
+        "section follow the packages of the [architecture](../architecture.md).\n\n"
         "| name | what it is |\n|---|---|\n" + "\n".join(rows) + "\n"
     )

@@ -29,3 +29,15 @@ class StoppedError(RunError):
     def __init__(self, sentence: str, signal: int) -> None:
         super().__init__(sentence)
         self.exit_code = 128 + signal
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    """Refuse a value that is too small, or no number."""
+    if not value >= least:
+        raise UsageError(f"{name} is {value}; it must be at least {least}.")
+
+
+def within(name: str, value: float, interval: str, holds: bool) -> None:
+    """Refuse a value outside an interval."""
+    if not holds:
+        raise UsageError(f"{name} is {value}; it must lie in {interval}.")

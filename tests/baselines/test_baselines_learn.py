@@ -7,11 +7,11 @@ import jax
 import numpy as np
 import pytest
 
+from pombu.algorithms.presets import preset
 from pombu.algorithms.registry import make
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import load
 from pombu.envs.point import ACTION_BOUND
-from pombu.presets import preset
 from pombu.training.algorithm import StageTimer
 from pombu.training.evaluation import evaluate
 

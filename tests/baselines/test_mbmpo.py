@@ -9,14 +9,9 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from pombu.algorithms.mbmpo import Learner
-from pombu.config import MBMPOConfig, ModelConfig, ReturnConfig, TrustRegionConfig
-from pombu.data.episodes import EpisodeStore
-from pombu.envs import load
-from pombu.errors import UsageError
-from pombu.imagination import Imagined
-from pombu.improvement import Batch
-from pombu.metalearning import (
+from pombu.algorithms.mbmpo.config import MBMPOConfig
+from pombu.algorithms.mbmpo.learner import Learner
+from pombu.algorithms.mbmpo.metalearning import (
     adapt,
     adapt_to_all,
     judge,
@@ -25,10 +20,16 @@ from pombu.metalearning import (
     meta_step,
     side_by_side,
 )
-from pombu.policies import GaussianPolicy, init_policy, sample
-from pombu.presets import preset
+from pombu.algorithms.presets import preset
+from pombu.data.episodes import EpisodeStore
+from pombu.dynamics.config import ModelConfig, ReturnConfig
+from pombu.envs import load
+from pombu.errors import UsageError
+from pombu.nn import GaussianPolicy, fit_linear, init_policy, predict_linear, sample
+from pombu.optim.config import TrustRegionConfig
+from pombu.optim.ppo import Batch
+from pombu.rollout.imagine import Imagined
 from pombu.training.algorithm import StageTimer
-from pombu.values import fit_linear, predict_linear
 
 TASKS, SAMPLES, RATE = 3, 20, 0.05
 
@@ -68,7 +69,7 @@ def test_the_meta_gradient_is_that_of_finite_differences() -> None:
             return meta_objective(restore(x), before, after, RATE)
 
         @jax.jit
-        def apart(x: jax.Array) -> jax.Array:
+        def divergence(x: jax.Array) -> jax.Array:
             return meta_divergence(restore(x), adapted, before, after, RATE)
 
         gradient = jax.jit(jax.grad(value))(flat)
@@ -81,12 +82,14 @@ def test_the_meta_gradient_is_that_of_finite_differences() -> None:
         assert not np.allclose(ravel_pytree(first_order)[0], expected, rtol=1e-3), (
             "what goes through the inner step must matter here"
         )
-        slope = jax.jit(jax.grad(apart))
+        slope = jax.jit(jax.grad(divergence))
         moved = flat + 0.1
-        expected = [(apart(moved + e) - apart(moved - e)) / 2e-5 for e in step]
+        expected = [
+            (divergence(moved + e) - divergence(moved - e)) / 2e-5 for e in step
+        ]
         np.testing.assert_allclose(slope(moved), expected, rtol=1e-5, atol=1e-9)
         np.testing.assert_allclose(slope(flat), np.zeros(len(flat)), atol=1e-12)
-        assert float(apart(flat)) == pytest.approx(0.0, abs=1e-12)
+        assert float(divergence(flat)) == pytest.approx(0.0, abs=1e-12)
         assert float(value(flat)) == pytest.approx(0.0, abs=1e-12)
 
 

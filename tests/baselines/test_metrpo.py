@@ -8,24 +8,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pombu.algorithms.metrpo import Learner, _StopRule, judge, member_return
-from pombu.config import METRPOConfig, ModelConfig, ReturnConfig, StopRuleConfig
+from pombu.algorithms.metrpo.config import METRPOConfig, StopRuleConfig
+from pombu.algorithms.metrpo.learner import Learner, _StopRule, judge, member_return
+from pombu.algorithms.presets import preset
 from pombu.data import Normaliser
 from pombu.data.episodes import EpisodeStore
+from pombu.dynamics.config import ModelConfig, ReturnConfig
+from pombu.dynamics.ensemble import Layers
+from pombu.dynamics.model import Dynamics, DynamicsRules
 from pombu.envs import Task, load
 from pombu.errors import UsageError
-from pombu.imagination import Imagined, imagine
-from pombu.models import Layers
-from pombu.policies import GaussianPolicy, init_policy
-from pombu.presets import preset
-from pombu.randomness import Keys
-from pombu.values import (
+from pombu.nn import (
+    GaussianPolicy,
     LinearValue,
     fit_linear,
     init_linear,
+    init_policy,
     predict_linear,
 )
-from pombu.worlds import Rules, World
+from pombu.rng import Keys
+from pombu.rollout.imagine import Imagined, imagine
 
 HORIZON, NUMBER = 6, 5
 DRIFTS = jnp.array([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
@@ -37,16 +39,16 @@ def task() -> Task:
     return load("Point2D", horizon=HORIZON)
 
 
-def drifting_world() -> World:
+def drifting_world() -> Dynamics:
     unit = Normaliser(jnp.zeros(2), jnp.ones(2))
     layers = Layers((jnp.zeros((3, 4, 2)),), (DRIFTS,))
-    return World(layers, unit, unit, unit, None, jnp.ones(()))
+    return Dynamics(layers, unit, unit, unit, None, jnp.ones(()))
 
 
-def rules_of(task: Task, draw: Any = "batch", **returns: Any) -> Rules:
+def rules_of(task: Task, draw: Any = "batch", **returns: Any) -> DynamicsRules:
     units = ReturnConfig(reward_clip=None, scale_rewards=False, **returns)
     box, contract = task.action_box, task.contract
-    return Rules(contract, box, units, task.horizon, 1e5, "float32", draw)
+    return DynamicsRules(contract, box, units, task.horizon, 1e5, "float32", draw)
 
 
 def imagined_in(task: Task, draw: str) -> Imagined:

@@ -8,25 +8,36 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pombu.algorithms.pets import Learner
-from pombu.config import GaussianModelConfig, PETSConfig, PlannerConfig
+from pombu.algorithms.pets.config import PETSConfig, PlannerConfig
+from pombu.algorithms.pets.learner import Learner
+from pombu.algorithms.pets.planning import (
+    Controller,
+    cross_entropy,
+    move_on,
+    random_shooting,
+)
+from pombu.algorithms.pets.propagation import (
+    GaussianDynamics,
+    Judge,
+    PropagationRules,
+    appraise,
+)
+from pombu.algorithms.presets import preset
 from pombu.data import Normaliser, returns_within
-from pombu.envs import Task, load
-from pombu.errors import UsageError
-from pombu.models import (
+from pombu.dynamics.config import GaussianModelConfig
+from pombu.dynamics.ensemble import Layers
+from pombu.dynamics.gaussian import (
     GaussianEnsemble,
-    Layers,
     fit_gaussian,
     gaussian_adam,
+    gaussian_loss,
     init_gaussian,
     predict_gaussian,
 )
-from pombu.models.gaussian import gaussian_loss
-from pombu.networks import MLP
-from pombu.planning import Controller, cross_entropy, move_on, random_shooting
-from pombu.presets import preset
-from pombu.propagation import GaussianWorld, Judge, Rules, appraise
-from pombu.workers import Workers
+from pombu.envs import Task, load
+from pombu.errors import UsageError
+from pombu.nn import MLP
+from pombu.parallel import Workers
 
 DRIFTS = np.array([[0.3, 0.0], [0.0, 0.5], [-0.1, -0.2]], np.float32)
 """Each member moves the point its own way, beside the action."""
@@ -38,7 +49,7 @@ def task() -> Task:
     return load("Point2D", horizon=6)
 
 
-def drifting_world(log_variance: float = -60.0) -> GaussianWorld:
+def drifting_world(log_variance: float = -60.0) -> GaussianDynamics:
     """s' = s + a + drift, with as good as no noise."""
     weights = np.zeros((3, 4, 4), np.float32)
     weights[:, 2:, :2] = np.eye(2)
@@ -50,13 +61,15 @@ def drifting_world(log_variance: float = -60.0) -> GaussianWorld:
         bound,
     )
     unit = Normaliser(jnp.zeros(2), jnp.ones(2))
-    return GaussianWorld(ensemble, unit, unit, unit, False)
+    return GaussianDynamics(ensemble, unit, unit, unit, False)
 
 
-def rules_of(task: Task, propagation: Any, gamma: float = 0.9) -> Rules:
+def rules_of(task: Task, propagation: Any, gamma: float = 0.9) -> PropagationRules:
     particles = 1 if propagation == "mean" else 6
     box, contract = task.action_box, task.contract
-    return Rules(contract, box, gamma, 1e5, propagation, particles, "float32")
+    return PropagationRules(
+        contract, box, gamma, 1e5, propagation, particles, "float32"
+    )
 
 
 def candidates() -> np.ndarray:
@@ -128,11 +141,13 @@ def test_particles_keep_their_member_all_along(task: Task) -> None:
 def test_particles_may_change_their_member_at_every_step(task: Task) -> None:
     """Averaged over draws: positions have the mean drift and a growing variance."""
     rules = rules_of(task, "ts1", gamma=1.0)
-    world, sequence = drifting_world(), jnp.zeros((1, HORIZON, 2))
+    dynamics, sequence = drifting_world(), jnp.zeros((1, HORIZON, 2))
     keys = jax.random.split(jax.random.key(1), 1000)
     draws = jax.jit(
         jax.vmap(
-            lambda k: appraise(world, rules, jnp.asarray(START), sequence, k).returns[0]
+            lambda k: appraise(
+                dynamics, rules, jnp.asarray(START), sequence, k
+            ).returns[0]
         )
     )(keys)
     mean, variance = DRIFTS.mean(0), DRIFTS.var(0).sum()
@@ -145,15 +160,17 @@ def test_particles_may_change_their_member_at_every_step(task: Task) -> None:
 def test_noise_has_the_members_variance(task: Task) -> None:
     """E|s'|^2 grows by the variance of both coordinates."""
     rules = rules_of(task, "tsinf", gamma=1.0)
-    world, sequence = drifting_world(np.log(0.25)), jnp.zeros((1, 1, 2))
+    dynamics, sequence = drifting_world(np.log(0.25)), jnp.zeros((1, 1, 2))
     keys = jax.random.split(jax.random.key(1), 2000)
     draws = jax.jit(
         jax.vmap(
-            lambda k: appraise(world, rules, jnp.asarray(START), sequence, k).returns[0]
+            lambda k: appraise(
+                dynamics, rules, jnp.asarray(START), sequence, k
+            ).returns[0]
         )
     )(keys)
     still = np.mean([earned(START, np.zeros((1, 2)), d[None]) for d in DRIFTS])
-    _, log_variance = predict_gaussian(world.ensemble, jnp.zeros((3, 1, 4)))
+    _, log_variance = predict_gaussian(dynamics.ensemble, jnp.zeros((3, 1, 4)))
     noise = 2 * float(jnp.exp(log_variance[0, 0, 0]))
     np.testing.assert_allclose(np.mean(draws), still - noise, rtol=0.05)
 
@@ -205,8 +222,8 @@ def test_kappa_prefers_what_members_agree_on(
     def first_action(kappa: float) -> float:
         learner = Learner(task, replace(config, kappa=kappa))
         state = learner.init(0)
-        world = GaussianWorld(ensemble, unit, unit, unit, False)
-        monkeypatch.setattr(learner, "world", lambda state: world)
+        dynamics = GaussianDynamics(ensemble, unit, unit, unit, False)
+        monkeypatch.setattr(learner, "dynamics", lambda state: dynamics)
         act = learner.policy(state)
         return float(act(START[None], True, jax.random.key(0))[0, 0])
 
@@ -284,7 +301,7 @@ def test_log_variances_stay_within_their_bounds() -> None:
 def test_the_loss_is_that_of_a_loop() -> None:
     config = GaussianModelConfig(hidden=(6, 5), weight_decay=(0.1, 0.2, 0.3))
     ensemble = init_gaussian(jax.random.key(1), 1, 3, 2, config.hidden)
-    member = ensemble.apart()[0]
+    member = ensemble.unstack()[0]
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(4, 3)), rng.normal(size=(4, 2))
     found, _ = gaussian_loss(member, jnp.asarray(x), jnp.asarray(y), config)

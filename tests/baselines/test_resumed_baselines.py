@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pombu.agent.runs import algorithm_of, load_state
+from pombu.algorithms.presets import preset
 from pombu.algorithms.registry import ALGORITHMS, config_type, make
 from pombu.cli.train import parse
 from pombu.envs import load
 from pombu.errors import UsageError
-from pombu.presets import preset
 from pombu.training import config_file
 from pombu.training.callbacks import Callback, Progress
 from pombu.training.loop import learn

@@ -9,13 +9,13 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from pombu.algorithms.slbo import Learner, limited_entropy, with_noise
-from pombu.config import NoiseConfig
+from pombu.algorithms.presets import preset
+from pombu.algorithms.slbo.config import NoiseConfig
+from pombu.algorithms.slbo.learner import Learner, limited_entropy, with_noise
 from pombu.envs import load
 from pombu.errors import UsageError
-from pombu.improvement import Batch
-from pombu.policies import GaussianPolicy, init_policy
-from pombu.presets import preset
+from pombu.nn import GaussianPolicy, init_policy
+from pombu.optim.ppo import Batch
 
 
 def test_noise_is_that_of_a_loop_and_starts_at_zero_plus_one_draw() -> None:

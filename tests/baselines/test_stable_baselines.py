@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from pombu.algorithms import ppo, sac
+from pombu.algorithms.ppo import learner as ppo
+from pombu.algorithms.ppo.config import PPOConfig
+from pombu.algorithms.presets import preset
+from pombu.algorithms.sac import learner as sac
 from pombu.algorithms.stable_baselines import ReplayBuffer, seeded
-from pombu.config import PPOConfig
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import ActionBox, EnvConfig, Episode, Task, load
 from pombu.errors import UsageError
-from pombu.presets import preset
 from pombu.training.algorithm import StageTimer
 
 

@@ -9,19 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pombu.actor_critic import (
+from pombu.algorithms.presets import preset
+from pombu.algorithms.steve.actor_critic import (
     Frozen,
     actor_critic_loss,
     expanded_targets,
     model_loss,
 )
-from pombu.algorithms.steve import Learner
-from pombu.config import ActorCriticConfig, ExpansionModelConfig, STEVEConfig
-from pombu.data import Transitions, most_recent, transitions
-from pombu.data.episodes import EpisodeStore
-from pombu.envs import Episode, load
-from pombu.errors import UsageError
-from pombu.expansion import (
+from pombu.algorithms.steve.config import (
+    ActorCriticConfig,
+    ExpansionModelConfig,
+    STEVEConfig,
+)
+from pombu.algorithms.steve.expansion import (
     ActorCritic,
     ExpansionModel,
     bellman_variances,
@@ -30,8 +30,12 @@ from pombu.expansion import (
     mix,
     target_samples,
 )
-from pombu.models import Layers
-from pombu.presets import preset
+from pombu.algorithms.steve.learner import Learner
+from pombu.data import Transitions, most_recent, transitions
+from pombu.data.episodes import EpisodeStore
+from pombu.dynamics.ensemble import Layers
+from pombu.envs import Episode, load
+from pombu.errors import UsageError
 from pombu.training.algorithm import StageTimer
 
 M, L, B, H, GAMMA = 2, 3, 6, 3, 0.9
@@ -227,10 +231,10 @@ def test_actor_and_critics_do_not_pull_at_one_another(
     gradient, losses = jax.grad(actor_critic_loss, has_aux=True)(
         networks, real, targets, CONFIG
     )
-    apart = ActorCritic(
+    separate = ActorCritic(
         jax.grad(actor_alone)(networks.actor), jax.grad(critic_alone)(networks.critics)
     )
-    for one, two in zip(*map(jax.tree.leaves, (gradient, apart)), strict=True):
+    for one, two in zip(*map(jax.tree.leaves, (gradient, separate)), strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-6)
     gaps = [
         network(networks.critics, b // (B // L), np.r_[real.states[b], real.actions[b]])

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
-from pombu.config import TrustRegionConfig
 from pombu.errors import UsageError
-from pombu.improvement import Batch
-from pombu.policies import GaussianPolicy, init_policy, kl, log_prob, sample
-from pombu.trpo import conjugate_gradient, improve_policy, trust_region_step
+from pombu.nn import GaussianPolicy, init_policy, kl, log_prob, sample
+from pombu.optim.config import TrustRegionConfig
+from pombu.optim.ppo import Batch
+from pombu.optim.trpo import conjugate_gradient, improve_policy, trust_region_step
 
 EXACT = TrustRegionConfig(damping=0.0, conjugate_gradients=20)
 
@@ -133,8 +133,8 @@ def test_no_step_is_accepted_outside_the_region_or_downhill(
     batch = batch_of(policy, seed + 1)
     batch = batch._replace(advantages=scale * batch.advantages)
     improved, report = improve_policy(policy, batch, config)
-    apart = float(jnp.mean(kl(policy, improved, batch.observations)))
-    assert apart <= config.max_kl * config.kl_tolerance * (1 + 1e-4)
+    distance = float(jnp.mean(kl(policy, improved, batch.observations)))
+    assert distance <= config.max_kl * config.kl_tolerance * (1 + 1e-4)
     ratio = jnp.exp(
         log_prob(improved, batch.observations, batch.actions) - batch.log_probs
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pombu.config import POMBUConfig
+from pombu.algorithms.pombu.config import POMBUConfig
 
 
 def small(config: POMBUConfig) -> POMBUConfig:

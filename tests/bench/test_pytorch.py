@@ -11,9 +11,9 @@ from sizes import small
 
 from pombu.bench.workload import Workload, operations, paper_workload
 from pombu.data import build_dataset, regression
-from pombu.imagination import imagine
-from pombu.improvement import improve_policy, improve_value, shuffles
-from pombu.models.fit import _held_out, fit, row_batches
+from pombu.dynamics.fit import _held_out, fit, row_batches
+from pombu.optim.ppo import improve_policy, improve_value, shuffles
+from pombu.rollout.imagine import imagine
 
 torch = pytest.importorskip("torch", reason="needs the baselines extra")
 
@@ -43,13 +43,13 @@ def test_imagination(work: Workload) -> None:
     rules = replace(work.rules, horizon=25)
     state, key = work.state, work.keys.jax("imagine")
     ours = imagine(
-        state.policy, state.value, work.world, rules, work.starts, work.members, key
+        state.policy, state.value, work.dynamics, rules, work.starts, work.members, key
     )
     noise, chosen = draws(key, rules.horizon, len(work.starts), 6, work.members)
     theirs = pytorch.imagine(
         pytorch.TorchPolicy(state.policy),
         pytorch.network(state.value),
-        pytorch.TorchWorld.of(work.world),
+        pytorch.TorchDynamics.of(work.dynamics),
         rules,
         pytorch.tensor(work.starts),
         pytorch.tensor(noise),

@@ -41,11 +41,11 @@ def test_a_field_without_a_docstring_is_refused() -> None:
         reference.field_docs(Silent)
 
 
-def test_rooms_follow_the_architecture() -> None:
-    rooms = reference.rooms()
-    assert rooms.index("envs") < rooms.index("objectives") < rooms.index("cli")
-    assert "pombu.envs.task" in reference.room_modules("envs")
-    assert "::: pombu.objectives" in reference.room_page("objectives")
+def test_packages_follow_the_architecture() -> None:
+    packages = reference.packages()
+    assert packages.index("envs") < packages.index("optim") < packages.index("cli")
+    assert "pombu.envs.task" in reference.modules_of("envs")
+    assert "::: pombu.optim.objectives" in reference.package_page("optim")
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_rooms_follow_the_architecture() -> None:
         ("docs/ideas.md", "what-u-is", "ideas.md#what-u-is"),
         ("ARCHITECTURE.md", "", "architecture.md"),
         ("examples/own_ensemble.py", "", "examples.md#own_ensemble"),
-        ("src/pombu/trpo.py", "", "api/trpo.md#pombu.trpo"),
+        ("src/pombu/optim/trpo.py", "", "api/optim.md#pombu.optim.trpo"),
         (
-            "src/pombu/algorithms/pombu.py",
+            "src/pombu/algorithms/pombu/learner.py",
             "Learner.improve",
             "api/algorithms.md#pombu.algorithms.pombu.Learner.improve",
         ),

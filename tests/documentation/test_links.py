@@ -50,8 +50,8 @@ def defined(tree: ast.AST, prefix: str = "") -> list[str]:
 
 
 def test_the_search_finds_broken_links(tmp_path: Path) -> None:
-    assert "value_loss" in anchors(ROOT / "src/pombu/objectives.py")
-    assert "EnsembleLearner.fit" in anchors(ROOT / "src/pombu/learner.py")
+    assert "value_loss" in anchors(ROOT / "src/pombu/optim/objectives.py")
+    assert "EnsembleLearner.fit" in anchors(ROOT / "src/pombu/algorithms/base.py")
     assert "what-u-is" in anchors(ROOT / "docs/ideas.md")
     page = tmp_path / "page.md"
     page.write_text("[a](b.md) ![c](d.svg#e)\n```\n[no](link)\n```\n`[f](g)` [`h`](i)")

@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pombu.config import ModelConfig, POMBUConfig, ReturnConfig
+from pombu.algorithms.pombu.config import POMBUConfig
 from pombu.data import split_rows
+from pombu.dynamics.config import ModelConfig, ReturnConfig
 from pombu.envs import Episode, Task
-from pombu.improvement import shuffles
-from pombu.randomness import Keys
+from pombu.optim.ppo import shuffles
+from pombu.rng import Keys
 
 Network = list[Any]
 """Weight, bias, weight, bias, ..."""
@@ -133,7 +134,7 @@ def scale_of(rows: Any) -> Scale:
 
 
 @dataclass(frozen=True)
-class World:
+class Dynamics:
     """Member networks (weights already normalised) and the units of the real data."""
 
     members: list[Network]
@@ -155,16 +156,16 @@ def to_box(task: Task, action: Any) -> Any:
     return (low + high) / 2 + np.clip(action, -1.0, 1.0) * (high - low) / 2
 
 
-def scale_reward(reward: float, world: World, config: ReturnConfig) -> float:
+def scale_reward(reward: float, dynamics: Dynamics, config: ReturnConfig) -> float:
     if config.reward_clip is not None:
         reward = min(max(reward, -config.reward_clip), config.reward_clip)
-    return reward / world.return_std if config.scale_rewards else reward
+    return reward / dynamics.return_std if config.scale_rewards else reward
 
 
 def imagine(
     policy: Policy,
     value: Network,
-    world: World,
+    dynamics: Dynamics,
     task: Task,
     config: ReturnConfig,
     starts: Any,
@@ -172,7 +173,7 @@ def imagine(
     key: Any,
 ) -> dict[str, Any]:
     """Virtual trajectories, one after the other."""
-    horizon, number, members = task.horizon, len(starts), len(world.members)
+    horizon, number, members = task.horizon, len(starts), len(dynamics.members)
     noise, chosen = [], []
     for step_key in jax.random.split(key, horizon):
         action_key, member_key = jax.random.split(step_key)
@@ -189,20 +190,22 @@ def imagine(
     out |= {name: np.zeros((horizon, number)) for name in names}
 
     def value_of(state: Any) -> float:
-        return float(forward(value, world.observation.normalise(state), np.tanh)[0][0])
+        return float(
+            forward(value, dynamics.observation.normalise(state), np.tanh)[0][0]
+        )
 
     for n in range(number):
         state = np.asarray(starts[n], np.float64)
         for h in range(horizon):
-            observation = world.observation.normalise(state)
+            observation = dynamics.observation.normalise(state)
             action = policy.act(observation, noise[h, n])
             boxed = to_box(task, action)
             following, raw, rewards, targets, ends = [], [], [], [], []
             for k in range(members):
-                after = world.step(k, state, boxed)
+                after = dynamics.step(k, state, boxed)
                 following.append(after)
                 raw.append(float(contract.reward(state, boxed, after)))
-                rewards.append(scale_reward(raw[-1], world, config))
+                rewards.append(scale_reward(raw[-1], dynamics, config))
                 ends.append(bool(contract.terminal(state, boxed, after)))
                 later = 0.0 if ends[-1] else value_of(after)
                 targets.append(rewards[-1] + config.gamma * later)
@@ -415,7 +418,7 @@ class Reference:
         self.members = [[x[k] for x in leaves] for k in range(config.model.members)]
         self.policy_adam = self.fresh_policy_adam()
         self.value_adam = Adam(self.value, config.value.gradient_clip)
-        self.world = self.learned_world()
+        self.dynamics = self.learned_world()
 
     def fresh_policy_adam(self) -> Adam:
         parameters = [*self.policy.mean, self.policy.log_std]
@@ -457,7 +460,7 @@ class Reference:
             "return_deterministic": np.mean([e.rewards.sum() for e in deterministic]),
         }
 
-    def learned_world(self) -> World:
+    def learned_world(self) -> Dynamics:
         """The members in the units of all real data so far."""
         task, clip = self.task, self.config.returns.reward_clip
         before = [e.observations[:-1] for e in self.episodes]
@@ -472,8 +475,8 @@ class Reference:
                 returns.append(total)
         none = Scale(np.zeros(task.observation_dim), np.ones(task.observation_dim))
         if not self.episodes:
-            return World([], none, none, none, 1.0)
-        return World(
+            return Dynamics([], none, none, none, 1.0)
+        return Dynamics(
             [effective(member) for member in self.members],
             scale_of(np.concatenate(before).astype(np.float64)),
             scale_of(np.concatenate([e.actions for e in self.episodes]).astype(float)),
@@ -483,14 +486,18 @@ class Reference:
 
     def fit(self, keys: Keys) -> list[float]:
         model = self.config.model
-        world = self.learned_world()
+        dynamics = self.learned_world()
         before = np.concatenate([e.observations[:-1] for e in self.episodes])
         after = np.concatenate([e.observations[1:] for e in self.episodes])
         actions = np.concatenate([e.actions for e in self.episodes])
         inputs = np.concatenate(
-            [world.observation.normalise(before), world.action.normalise(actions)], 1
+            [
+                dynamics.observation.normalise(before),
+                dynamics.action.normalise(actions),
+            ],
+            1,
         )
-        outputs = world.delta.normalise(after - before)
+        outputs = dynamics.delta.normalise(after - before)
         lengths = [len(e) for e in self.episodes]
         validation = split_rows(
             lengths, model.members, model.validation_fraction, self.seed, 0
@@ -506,7 +513,7 @@ class Reference:
                 [*keys.numpy("fit"), k],
             )
             losses.append(loss)
-        self.world = self.learned_world()
+        self.dynamics = self.learned_world()
         return losses
 
     def rate(self, config: Any) -> float:
@@ -522,7 +529,7 @@ class Reference:
             imagine(
                 self.policy,
                 self.value,
-                self.world,
+                self.dynamics,
                 self.task,
                 config.returns,
                 starts[shard * (number // shards) : (shard + 1) * (number // shards)],
@@ -568,7 +575,7 @@ class Reference:
             steps = imagine(
                 self.policy,
                 self.value,
-                self.world,
+                self.dynamics,
                 self.task,
                 config.returns,
                 np.asarray(contract.initial(keys.jax("explore start", index), number)),
@@ -604,7 +611,7 @@ class Reference:
         """
         rounds = math.ceil(len(seeds) / len(policies))
         env = self.task.make()
-        scale = self.world.observation
+        scale = self.dynamics.observation
         episodes = []
         for number, seed in enumerate(seeds):
             turn, who = divmod(number, len(policies))

@@ -11,12 +11,12 @@ import pytest
 from gymnasium import spaces
 from tiny import CONFIG, change
 
-from pombu.algorithms.pombu import Learner
-from pombu.config import POMBUConfig
+from pombu.algorithms.pombu.config import POMBUConfig
+from pombu.algorithms.pombu.learner import Learner
+from pombu.algorithms.presets import preset
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import CollectionError, EnvConfig, load
 from pombu.errors import RunError, UsageError
-from pombu.presets import preset
 from pombu.training.algorithm import StageTimer
 from pombu.training.loop import learn
 from pombu.training.run import RunSpec, create

@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 from tiny import CONFIG, Mimic, change, hand_made_task, same
 
-from pombu import disagreement as module
-from pombu.algorithms.pombu import Learner
-from pombu.config import ImaginationConfig, ModelConfig, ReturnConfig, SLBOConfig
+from pombu.algorithms.pombu.learner import Learner
+from pombu.algorithms.slbo.config import SLBOConfig
 from pombu.data import Normaliser
 from pombu.data.episodes import EpisodeStore
-from pombu.disagreement import disagreement, limited, on_real_data
+from pombu.dynamics import disagreement as module
+from pombu.dynamics.config import ImaginationConfig, ModelConfig, ReturnConfig
+from pombu.dynamics.disagreement import disagreement, limited, on_real_data
+from pombu.dynamics.ensemble import Layers, init_ensemble, materialise
+from pombu.dynamics.model import Dynamics, DynamicsRules, predict_step, rules_of
 from pombu.envs import Episode, load
 from pombu.errors import UsageError
-from pombu.imagination import Imagined, imagine
-from pombu.models import Layers, init_ensemble, materialise
-from pombu.policies import init_policy
-from pombu.returns import discounted_sum
+from pombu.nn import init_policy, init_value, predict_value
+from pombu.parallel import jit
+from pombu.rollout.imagine import Imagined, imagine
+from pombu.rollout.returns import discounted_sum
 from pombu.training.algorithm import StageTimer
 from pombu.training.checkpoint import state_from_bytes, state_to_bytes
-from pombu.values import init_value, predict
-from pombu.workers import jit
-from pombu.worlds import Rules, World, predict_step, rules_of
 
 RETURNS = ReturnConfig(gamma=0.9, reward_clip=None, bootstrap=True)
 HORIZON, NUMBER = 6, 8
@@ -47,31 +47,31 @@ def beyond_four(obs: Any, action: Any, next_obs: Any) -> Any:
 ENDLESS, ENDING = Mimic(first), Mimic(first, beyond_four)
 
 
-def rules(contract: Any = ENDLESS, stop: float | None = None) -> Rules:
+def rules(contract: Any = ENDLESS, stop: float | None = None) -> DynamicsRules:
     box = hand_made_task(contract, HORIZON).action_box
-    given = Rules(contract, box, RETURNS, HORIZON, 1e4, "float32")
+    given = DynamicsRules(contract, box, RETURNS, HORIZON, 1e4, "float32")
     return replace(given, disagreement_stop=stop)
 
 
-def bounded(world: World, most: float) -> World:
-    return replace(world, most_disagreement=jnp.float32(most))
+def bounded(dynamics: Dynamics, most: float) -> Dynamics:
+    return replace(dynamics, most_disagreement=jnp.float32(most))
 
 
 def imagined_in(
-    world: World, contract: Any, starts: Any, weights: Any, limits: Any = None
+    dynamics: Dynamics, contract: Any, starts: Any, weights: Any, limits: Any = None
 ) -> Imagined:
     key = jax.random.key(4)
     shared = (rules(contract), jnp.asarray(starts), jnp.asarray(weights), key, limits)
-    imagined: Imagined = _imagine(POLICY, VALUE, world, *shared)
+    imagined: Imagined = _imagine(POLICY, VALUE, dynamics, *shared)
     return imagined
 
 
-def growing_world() -> World:
+def growing_world() -> Dynamics:
     """Members move right by 1 - x / 10, 1 and 1 + x / 10: they disagree with x."""
     weight = jnp.zeros((3, 3, 2)).at[:, 0, 0].set(jnp.array([-0.1, 0.0, 0.1]))
     biases = jnp.array([[1.0, 0.0]] * 3)
     units = [Normaliser(jnp.zeros(d), jnp.ones(d)) for d in (2, 1, 2)]
-    return World(Layers((weight,), (biases,)), *units, None, jnp.float32(1.0))
+    return Dynamics(Layers((weight,), (biases,)), *units, None, jnp.float32(1.0))
 
 
 PER_STEP = 0.1 * np.sqrt(2 / 3) / np.sqrt(2)
@@ -92,12 +92,12 @@ def drawn(
 
 def test_disagreement_in_closed_form() -> None:
     """Members at 0, 3 and 6 with a unit of 2, and at one place with any unit."""
-    world = replace(
+    dynamics = replace(
         growing_world(), delta=Normaliser(jnp.zeros(2), jnp.array([2.0, 5.0]))
     )
     following = jnp.array([[[0.0, 1.0]], [[3.0, 1.0]], [[6.0, 1.0]]])
     expected = np.sqrt(6.0) / 2.0 / np.sqrt(2.0)
-    np.testing.assert_allclose(disagreement(world, following), [expected], rtol=1e-6)
+    np.testing.assert_allclose(disagreement(dynamics, following), [expected], rtol=1e-6)
 
 
 def test_the_step_that_exceeds_it_is_the_last_with_the_value_beyond() -> None:
@@ -108,7 +108,7 @@ def test_the_step_that_exceeds_it_is_the_last_with_the_value_beyond() -> None:
     assert imagined.continues[:, 0].tolist() == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
     assert int(imagined.stopped) == NUMBER
     assert int(imagined.masked) == 0
-    value = float(predict(VALUE, jnp.array([4.0, 0.0])))
+    value = float(predict_value(VALUE, jnp.array([4.0, 0.0])))
     np.testing.assert_allclose(
         imagined.rewards[:4, 0], [1.0, 2.0, 3.0, 4.0 + 0.9 * value], rtol=1e-5
     )
@@ -130,9 +130,9 @@ def test_an_end_is_no_stop_and_time_limits_still_hold() -> None:
 
 
 def test_a_bound_that_is_never_reached_changes_nothing() -> None:
-    world = growing_world()
-    free = imagined_in(world, ENDLESS, STARTS, [0.2, 0.3, 0.5])
-    wide = imagined_in(bounded(world, 1e6), ENDLESS, STARTS, [0.2, 0.3, 0.5])
+    dynamics = growing_world()
+    free = imagined_in(dynamics, ENDLESS, STARTS, [0.2, 0.3, 0.5])
+    wide = imagined_in(bounded(dynamics, 1e6), ENDLESS, STARTS, [0.2, 0.3, 0.5])
     assert free.stopped is None
     assert int(wide.stopped) == 0
     for name in ("weight", "continues", "rewards", "local", "beyond"):
@@ -141,7 +141,7 @@ def test_a_bound_that_is_never_reached_changes_nothing() -> None:
         )
 
 
-def random_world() -> World:
+def random_world() -> Dynamics:
     ensemble = init_ensemble(jax.random.key(5), 3, 3, 2, (6, 6))
     draw = np.random.default_rng(2)
 
@@ -150,13 +150,13 @@ def random_world() -> World:
         return Normaliser(jnp.float32(mean), jnp.float32(std))
 
     units = (scale(2), scale(1), scale(2))
-    return World(materialise(ensemble), *units, None, jnp.float32(1.7))
+    return Dynamics(materialise(ensemble), *units, None, jnp.float32(1.7))
 
 
-def spreads_of(world: World, states: Any, actions: Any) -> list[float]:
+def spreads_of(dynamics: Dynamics, states: Any, actions: Any) -> list[float]:
     """The disagreement about every step, by loops."""
     rows = jnp.asarray(states), jnp.asarray(actions)
-    following = np.asarray(predict_step(world, rules(), *rows)[0], np.float64)
+    following = np.asarray(predict_step(dynamics, rules(), *rows)[0], np.float64)
     spreads = []
     for n in range(len(states)):
         total = 0.0
@@ -164,21 +164,21 @@ def spreads_of(world: World, states: Any, actions: Any) -> list[float]:
             members = [following[k, n, dim] for k in range(3)]
             mean = sum(members) / 3
             variance = sum((one - mean) ** 2 for one in members) / 3
-            total += variance / float(world.delta.std[dim]) ** 2
+            total += variance / float(dynamics.delta.std[dim]) ** 2
         spreads.append(float(np.sqrt(total / 2)))
     return spreads
 
 
 def test_equals_a_plain_loop() -> None:
     """Trajectories that nothing stops, cut by hand after the first step too far."""
-    world, weights = random_world(), [0.5, 0.3, 0.2]
-    free = imagined_in(world, ENDLESS, STARTS, weights)
-    states = np.asarray(world.observation.restore(free.observations))
+    dynamics, weights = random_world(), [0.5, 0.3, 0.2]
+    free = imagined_in(dynamics, ENDLESS, STARTS, weights)
+    states = np.asarray(dynamics.observation.restore(free.observations))
     actions = np.asarray(rules().box.to_box(free.actions))
-    flat = spreads_of(world, states.reshape(-1, 2), actions.reshape(-1, 1))
+    flat = spreads_of(dynamics, states.reshape(-1, 2), actions.reshape(-1, 1))
     spreads = np.reshape(flat, (HORIZON, NUMBER))
     most = float(np.quantile(spreads, 0.8)) + 1e-5
-    found = imagined_in(bounded(world, most), ENDLESS, STARTS, weights)
+    found = imagined_in(bounded(dynamics, most), ENDLESS, STARTS, weights)
     stops = 0
     for n in range(NUMBER):
         far = [h for h in range(HORIZON) if spreads[h, n] > most]
@@ -214,18 +214,20 @@ def test_the_bound_is_a_quantile_over_real_steps(
 ) -> None:
     """Calls of 6 rows for 20, so that the last is padded; then 5 rows of 20."""
     monkeypatch.setattr(module, "_ROWS_PER_CALL", 6)
-    world, known = random_world(), episodes()
+    dynamics, known = random_world(), episodes()
     states = np.concatenate([episode.observations[:-1] for episode in known])
     actions = np.concatenate([episode.actions for episode in known])
-    spreads = spreads_of(world, states, actions)
-    np.testing.assert_allclose(on_real_data(world, rules(), known), spreads, rtol=1e-4)
+    spreads = spreads_of(dynamics, states, actions)
+    np.testing.assert_allclose(
+        on_real_data(dynamics, rules(), known), spreads, rtol=1e-4
+    )
     for stop in (1.0, 0.5):
-        most = limited(world, rules(stop=stop), known).most_disagreement
+        most = limited(dynamics, rules(stop=stop), known).most_disagreement
         assert float(most) == pytest.approx(np.quantile(spreads, stop), rel=1e-4)
-    assert limited(world, rules(), known).most_disagreement is None
+    assert limited(dynamics, rules(), known).most_disagreement is None
     monkeypatch.setattr(module, "MOST_ROWS", 5)
     some = [spreads[row] for row in (0, 5, 10, 14, 19)]
-    np.testing.assert_allclose(on_real_data(world, rules(), known), some, rtol=1e-4)
+    np.testing.assert_allclose(on_real_data(dynamics, rules(), known), some, rtol=1e-4)
 
 
 STOPPING = change(CONFIG, returns__bootstrap=True, imagination__disagreement_stop=0.5)

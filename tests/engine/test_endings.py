@@ -24,17 +24,21 @@ from test_imagination import (
 from tiny import Mimic, hand_made_task
 
 from pombu.data import Normaliser, learn_from, no_experience
-from pombu.dreams import beginnings
-from pombu.endings import fit_ending, fresh_ending, network_of, says_ended
+from pombu.dynamics.model import Dynamics
+from pombu.dynamics.termination import (
+    fit_termination,
+    init_termination,
+    network_of,
+    says_ended,
+)
 from pombu.envs import Episode
-from pombu.imagination import Imagined, imagine
-from pombu.improvement import Batch, likelihood_ratio, prepare
-from pombu.networks import MLP
-from pombu.objectives import conservative_surrogate, value_loss
-from pombu.randomness import Keys
-from pombu.values import predict
-from pombu.workers import jit
-from pombu.worlds import World, real_starts
+from pombu.nn import MLP, predict_value
+from pombu.optim.objectives import conservative_surrogate, value_loss
+from pombu.optim.ppo import Batch, likelihood_ratio, prepare
+from pombu.parallel import jit
+from pombu.rng import Keys
+from pombu.rollout.imagine import Imagined, imagine
+from pombu.rollout.plan import branch_starts, real_starts
 
 LAM = replace(RETURNS, lam=0.8, bootstrap=True)
 LIMITS = jnp.arange(NUMBER) % HORIZON + 1
@@ -47,19 +51,19 @@ def right_of(bound: float, units: Normaliser) -> MLP:
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
+def dynamics() -> Dynamics:
     bare = make_world()
     return replace(bare, ending=right_of(0.8, bare.observation))
 
 
-def loop(world: World, config: Any, limits: Any = None) -> tuple[Any, Any]:
+def loop(dynamics: Dynamics, config: Any, limits: Any = None) -> tuple[Any, Any]:
     """The same trajectories and goals, one after the other in float64."""
 
     def terminal(obs: Any, action: Any, next_obs: Any) -> Any:
         return next_obs[..., 0] > 0.8
 
     task = hand_made_task(Mimic(quadratic, terminal), HORIZON)
-    units = plain(world)
+    units = plain(dynamics)
     steps = reference.imagine(
         reference.policy_of(POLICY),
         reference.network_of(VALUE),
@@ -108,21 +112,21 @@ def follow(n: int, last: int, units: Any, network: Any) -> float:
     return float(reference.forward(network, normal, np.tanh)[0][0])
 
 
-def imagined_with(world: World, config: Any, limits: Any = None) -> Imagined:
+def imagined_with(dynamics: Dynamics, config: Any, limits: Any = None) -> Imagined:
     rules = replace(rules_of(Mimic(quadratic)), returns=config)
     evenly = jnp.full(MEMBERS, 1 / MEMBERS)
     imagined: Imagined = jit(imagine)(
-        POLICY, VALUE, world, rules, STARTS, evenly, jax.random.key(4), limits
+        POLICY, VALUE, dynamics, rules, STARTS, evenly, jax.random.key(4), limits
     )
     return imagined
 
 
 @pytest.fixture(scope="module", params=["ends", "ends and limits"])
-def both(request: Any, world: World) -> tuple[Any, ...]:
+def both(request: Any, dynamics: Dynamics) -> tuple[Any, ...]:
     limits = LIMITS if "limits" in request.param else None
     config = LAM if limits is not None else replace(RETURNS, lam=0.8)
-    imagined = imagined_with(world, config, limits)
-    return imagined, *prepare(imagined, config), *loop(world, config, limits), config
+    imagined = imagined_with(dynamics, config, limits)
+    return imagined, *prepare(imagined, config), *loop(dynamics, config, limits), config
 
 
 def test_trajectories_end_as_in_a_plain_loop(both: Any) -> None:
@@ -152,7 +156,7 @@ def test_losses_see_only_what_happened(both: Any) -> None:
 
     def losses(samples: Batch) -> list[float]:
         ratio = likelihood_ratio(other, samples)
-        values = predict(VALUE, samples.observations)
+        values = predict_value(VALUE, samples.observations)
         goal = (samples.advantages, samples.uncertainty, samples.weight)
         return [
             float(value_loss(values, samples.returns, samples.weight)),
@@ -179,9 +183,9 @@ def test_the_classifier_finds_the_wall() -> None:
     episodes = episodes_with_a_wall(60, 0)
     experience = learn_from(no_experience(2, 1), episodes, 0.99)
     task = hand_made_task(None, 20)
-    fresh = fresh_ending(jax.random.key(0), task, "learned")
+    fresh = init_termination(jax.random.key(0), task, "learned")
     assert network_of(fresh) is None
-    ending, found = fit_ending(fresh, episodes, experience, Keys(0, 0))
+    ending, found = fit_termination(fresh, episodes, experience, Keys(0, 0))
     network = network_of(ending)
     assert network is not None
     assert found["termination_missed"] < 0.05
@@ -195,12 +199,14 @@ def test_the_classifier_finds_the_wall() -> None:
 
 
 def test_without_real_ends_nothing_is_learned() -> None:
-    assert fresh_ending(jax.random.key(0), hand_made_task(None, 20), "known") is None
-    fresh = fresh_ending(jax.random.key(0), hand_made_task(None, 20), "learned")
+    assert (
+        init_termination(jax.random.key(0), hand_made_task(None, 20), "known") is None
+    )
+    fresh = init_termination(jax.random.key(0), hand_made_task(None, 20), "learned")
     endless = [replace(e, terminated=False) for e in episodes_with_a_wall(3, 1)]
     nothing = no_experience(2, 1)
-    assert fit_ending(fresh, endless, nothing, Keys(0, 0)) == (fresh, {})
-    assert fit_ending(None, endless, nothing, Keys(0, 0)) == (None, {})
+    assert fit_termination(fresh, endless, nothing, Keys(0, 0)) == (fresh, {})
+    assert fit_termination(None, endless, nothing, Keys(0, 0)) == (None, {})
 
 
 def test_stored_starts_have_the_steps_that_were_left() -> None:
@@ -217,12 +223,12 @@ def test_stored_starts_have_the_steps_that_were_left() -> None:
 def test_a_share_of_the_starts_is_stored_and_the_others_are_resets() -> None:
     task = hand_made_task(None, 20)
     episodes = episodes_with_a_wall(8, 2)
-    first, limits = beginnings(task, episodes, 12, 0.25, jax.random.key(1))
+    first, limits = branch_starts(task, episodes, 12, 0.25, jax.random.key(1))
     assert limits is not None
     resets = {tuple(episode.observations[0].tolist()) for episode in episodes}
     assert {tuple(row.tolist()) for row in np.asarray(first[:9])} <= resets
     assert np.all(np.asarray(limits[:9]) == 20)
     assert np.all(np.asarray(limits) <= 20)
-    alone, none = beginnings(task, episodes, 12, 0.0, jax.random.key(1))
+    alone, none = branch_starts(task, episodes, 12, 0.0, jax.random.key(1))
     assert none is None
     assert alone.shape == (12, 2)

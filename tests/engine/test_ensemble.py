@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pombu.models import Ensemble, Layers, init_ensemble, materialise, predict
-from pombu.models.ensemble import WeightNorm
+from pombu.dynamics.ensemble import (
+    Ensemble,
+    Layers,
+    WeightNorm,
+    init_ensemble,
+    materialise,
+    predict,
+)
 
 
 def test_weight_norm_in_closed_form() -> None:

@@ -8,32 +8,33 @@ import numpy as np
 import pytest
 from tiny import Mimic, hand_made_task
 
-from pombu.config import ReturnConfig
 from pombu.data import Normaliser
-from pombu.estimates import q_returns, q_uncertainty
-from pombu.models import Layers
-from pombu.policies import init_policy
-from pombu.values import init_value
-from pombu.worlds import Rules, World
+from pombu.dynamics.config import ReturnConfig
+from pombu.dynamics.ensemble import Layers
+from pombu.dynamics.model import Dynamics, DynamicsRules
+from pombu.nn import init_policy, init_value
+from pombu.rollout.q_value import q_returns, q_uncertainty
 
 GAMMA, HORIZON = 0.9, 6
 STATES = jnp.array([[1.0, 0.0], [3.0, 0.0]])
 ACTIONS = jnp.zeros((2, 1))
 
 
-def still(drift: float = 0.0) -> World:
+def still(drift: float = 0.0) -> Dynamics:
     """Three members in which nothing moves but the first entry, by 0, 1, 2 drifts."""
     units = [Normaliser(jnp.zeros(d), jnp.ones(d)) for d in (2, 1, 2)]
     biases = drift * jnp.arange(3.0)[:, None] * jnp.array([1.0, 0.0])
     layers = Layers((jnp.zeros((3, 3, 2)),), (biases,))
-    return World(layers, *units, None, jnp.float32(5.0))
+    return Dynamics(layers, *units, None, jnp.float32(5.0))
 
 
-def rules(terminal: Any = None, horizon: int = HORIZON, clip: float = 100.0) -> Rules:
+def rules(
+    terminal: Any = None, horizon: int = HORIZON, clip: float = 100.0
+) -> DynamicsRules:
     contract = Mimic(lambda obs, action, next_obs: next_obs[..., 0], terminal)
     returns = ReturnConfig(gamma=GAMMA, reward_clip=clip, scale_rewards=True)
     task = hand_made_task(contract, horizon)
-    return Rules(contract, task.action_box, returns, horizon, 1e5, "float32")
+    return DynamicsRules(contract, task.action_box, returns, horizon, 1e5, "float32")
 
 
 def networks() -> tuple[Any, Any]:
@@ -41,9 +42,9 @@ def networks() -> tuple[Any, Any]:
     return init_policy(one, 2, 1, (4,)), init_value(two, 2, (4,))
 
 
-def returns(world: World, given: Rules) -> tuple[np.ndarray, np.ndarray]:
+def returns(dynamics: Dynamics, given: DynamicsRules) -> tuple[np.ndarray, np.ndarray]:
     key = jax.random.key(1)
-    found, sound = q_returns(*networks(), world, given, STATES, ACTIONS, key)
+    found, sound = q_returns(*networks(), dynamics, given, STATES, ACTIONS, key)
     return np.asarray(found), np.asarray(sound)
 
 
@@ -77,7 +78,7 @@ def test_one_step_is_as_unsure_as_the_members_differ() -> None:
     """Rewards differ by the drift, and with gamma 0 nothing else counts."""
     given = rules(horizon=1)
     nothing_later = ReturnConfig(gamma=1e-6, reward_clip=100.0, scale_rewards=True)
-    given = Rules(given.contract, given.box, nothing_later, 1, 1e5, "float32")
+    given = DynamicsRules(given.contract, given.box, nothing_later, 1, 1e5, "float32")
     arguments = (*networks(), still(0.5), given, STATES, ACTIONS, 1, jax.random.key(3))
     assert float(q_uncertainty(*arguments)[0]) == pytest.approx(
         np.std([1.0, 1.5, 2.0]), rel=1e-4

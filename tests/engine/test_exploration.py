@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from tiny import CONFIG, change, run
 
-from pombu.algorithms.pombu import Learner
+from pombu.algorithms.pombu.exploration import centre_bonus, exploration_metrics
+from pombu.algorithms.pombu.learner import Learner
 from pombu.envs import load
-from pombu.exploration import centre_bonus, exploration_metrics
-from pombu.imagination import Imagined
-from pombu.policies import GaussianPolicy, init_policy
-from pombu.workers import Workers
+from pombu.nn import GaussianPolicy, init_policy
+from pombu.parallel import Workers
+from pombu.rollout.imagine import Imagined
 
 POLICY = init_policy(jax.random.key(0), 2, 1, (3,))
 

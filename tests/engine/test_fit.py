@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from reference import doubles, fit_member
 from tiny import same
 
-from pombu.config import ModelConfig
-from pombu.fitting import begin_afresh
-from pombu.models import Ensemble, fit, init_ensemble, materialise, predict
-from pombu.workers import Workers
+from pombu.dynamics.config import ModelConfig
+from pombu.dynamics.ensemble import Ensemble, init_ensemble, materialise, predict
+from pombu.dynamics.fit import begin_afresh, fit
+from pombu.parallel import Workers
 
-module = import_module("pombu.models.fit")
+module = import_module("pombu.dynamics.fit")
 
 CONFIG = ModelConfig(
     members=3,

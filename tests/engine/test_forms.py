@@ -10,14 +10,22 @@ import numpy as np
 import pytest
 from tiny import CONFIG, change, run, same
 
-from pombu.algorithms.pombu import Learner
-from pombu.config import ModelConfig
+from pombu.algorithms.pombu.learner import Learner
+from pombu.dynamics.config import ModelConfig
+from pombu.dynamics.ensemble import (
+    Ensemble,
+    Form,
+    Linear,
+    WeightNorm,
+    init_ensemble,
+    materialise,
+    predict,
+)
+from pombu.dynamics.fit import fit
+from pombu.dynamics.model import dynamics_of
 from pombu.envs import load
-from pombu.models import Ensemble, Form, fit, init_ensemble, materialise, predict
-from pombu.models.ensemble import Linear, WeightNorm
+from pombu.parallel import Workers
 from pombu.training.checkpoint import state_from_bytes, state_to_bytes
-from pombu.workers import Workers
-from pombu.worlds import world_of
 
 FORMS = [Form(*names) for names in product(("relu", "silu"), ("weight", "layer"))]
 every_form = pytest.mark.parametrize(
@@ -156,10 +164,10 @@ def test_a_run_and_its_checkpoint_know_the_form(form: Form) -> None:
     restored = state_from_bytes(state_to_bytes(state), learner.init(0))
     assert restored.ensemble.form == form
     assert same(state, restored)
-    world = world_of(state.ensemble, state.experience, config.model)
-    assert world.layers.form == form
-    assert world.apart()[0].form == form
-    assert world.only(jnp.asarray(1)).layers.form == form
+    dynamics = dynamics_of(state.ensemble, state.experience, config.model)
+    assert dynamics.layers.form == form
+    assert dynamics.unstack()[0].form == form
+    assert dynamics.only(jnp.asarray(1)).layers.form == form
 
 
 def test_a_checkpoint_holds_the_arrays_that_it_always_held() -> None:

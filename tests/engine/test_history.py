@@ -12,22 +12,22 @@ from tiny import Mimic, hand_made_task, same
 
 from pombu.agent.agents import POMBU
 from pombu.agent.numpy_policy import load_policy
+from pombu.algorithms.presets import preset
 from pombu.algorithms.registry import ALGORITHMS, make
 from pombu.cli import main
-from pombu.config import ModelConfig, ReturnConfig
 from pombu.data import Normaliser, learn_from, moved, no_experience
 from pombu.data.episodes import EpisodeStore
+from pombu.dynamics.config import ModelConfig, ReturnConfig
+from pombu.dynamics.ensemble import init_ensemble, materialise
+from pombu.dynamics.fit import fit_dynamics, fresh_ensemble
+from pombu.dynamics.model import Dynamics, DynamicsRules
 from pombu.envs import Episode, load, stack_episode
 from pombu.envs.history import StackedContract
-from pombu.fitting import fit_world, fresh_ensemble
-from pombu.imagination import imagine
-from pombu.models import init_ensemble, materialise
-from pombu.policies import init_policy
-from pombu.presets import preset
+from pombu.nn import init_policy
+from pombu.parallel import Workers
+from pombu.rollout.imagine import imagine
 from pombu.training.algorithm import StageTimer
 from pombu.training.metrics import deterministic, read_rows
-from pombu.workers import Workers
-from pombu.worlds import Rules, World
 
 HISTORY, FRAME, HORIZON, NUMBER = 3, 2, 6, 4
 
@@ -66,7 +66,9 @@ def one_step_loss(history: int, noise: float) -> float:
     nothing = no_experience(task.observation_dim, 1, task.frame_dim)
     experience = learn_from(nothing, episodes, 0.99)
     start = fresh_ensemble(jax.random.key(0), task, config)
-    _, report = fit_world(start, episodes, experience, config, 800, (0,), 0, Workers(1))
+    _, report = fit_dynamics(
+        start, episodes, experience, config, 800, (0,), 0, Workers(1)
+    )
     return float(report.validation_loss.mean())
 
 
@@ -94,16 +96,16 @@ def test_imagined_trajectories_equal_a_plain_loop() -> None:
     dim = HISTORY * FRAME
     layers = materialise(init_ensemble(jax.random.key(5), 1, dim + 1, FRAME, (6,)))
     units = scale(rng, dim), scale(rng, 1), scale(rng, FRAME)
-    world = World(layers, *units, None, jnp.float32(1.0))
+    dynamics = Dynamics(layers, *units, None, jnp.float32(1.0))
     own = Mimic(lambda obs, action, after: after[..., 0] - obs[..., 1] + action[..., 0])
     contract = StackedContract(own, FRAME, HISTORY)
     box = hand_made_task(own, HORIZON).action_box
     returns = ReturnConfig(reward_clip=None)
-    rules = Rules(contract, box, returns, HORIZON, 100.0, "float32")
+    rules = DynamicsRules(contract, box, returns, HORIZON, 100.0, "float32")
     policy = init_policy(jax.random.key(0), dim, 1, (5,), log_std=-0.5)
     starts = jnp.asarray(np.tile(rng.normal(size=(NUMBER, FRAME)), HISTORY))
     imagined = imagine(
-        policy, None, world, rules, starts, jnp.ones(1), jax.random.key(1)
+        policy, None, dynamics, rules, starts, jnp.ones(1), jax.random.key(1)
     )
     hidden, last = layers.weights
     bend, shift = layers.biases

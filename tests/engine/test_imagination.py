@@ -11,15 +11,14 @@ import reference
 from tiny import Mimic, hand_made_task, same, uniform
 
 from pombu import q_uncertainty
-from pombu.config import ReturnConfig
 from pombu.data import Normaliser
-from pombu.imagination import Imagined, imagine, imagine_in_shards
-from pombu.models import Layers, init_ensemble, materialise
-from pombu.policies import init_policy
-from pombu.returns import scaled_reward, targets
-from pombu.values import init_value, predict
-from pombu.workers import Workers, jit
-from pombu.worlds import Rules, World, predict_step
+from pombu.dynamics.config import ReturnConfig
+from pombu.dynamics.ensemble import Layers, init_ensemble, materialise
+from pombu.dynamics.model import Dynamics, DynamicsRules, predict_step
+from pombu.nn import init_policy, init_value, predict_value
+from pombu.parallel import Workers, jit
+from pombu.rollout.imagine import Imagined, imagine, imagine_in_shards
+from pombu.rollout.returns import scaled_reward, targets
 
 RETURNS = ReturnConfig(gamma=0.9, reward_clip=1.5)
 MEMBERS, HORIZON, NUMBER, RUNAWAY = 3, 6, 8, 100.0
@@ -40,12 +39,12 @@ def far_right(obs: Any, action: Any, next_obs: Any) -> Any:
 ENDLESS, ENDING = Mimic(quadratic), Mimic(quadratic, far_right)
 
 
-def rules_of(contract: Any) -> Rules:
+def rules_of(contract: Any) -> DynamicsRules:
     box = hand_made_task(contract, HORIZON).action_box
-    return Rules(contract, box, RETURNS, HORIZON, RUNAWAY, "float32")
+    return DynamicsRules(contract, box, RETURNS, HORIZON, RUNAWAY, "float32")
 
 
-def make_world() -> World:
+def make_world() -> Dynamics:
     ensemble = init_ensemble(jax.random.key(5), MEMBERS, 3, 2, (6, 6))
     draw = np.random.default_rng(2)
 
@@ -53,26 +52,26 @@ def make_world() -> World:
         mean, std = draw.normal(size=dim) / 4, 0.5 + draw.random(dim)
         return Normaliser(jnp.float32(mean), jnp.float32(std))
 
-    return World(
+    return Dynamics(
         materialise(ensemble), scale(2), scale(1), scale(2), None, jnp.float32(1.7)
     )
 
 
-def plain(world: World) -> reference.World:
+def plain(dynamics: Dynamics) -> reference.Dynamics:
     def scale(normaliser: Normaliser) -> reference.Scale:
         return reference.Scale(*reference.doubles(normaliser))
 
     members = []
-    for k in range(world.members):
-        layers = zip(*world.layers[:2], strict=True)
+    for k in range(dynamics.members):
+        layers = zip(*dynamics.layers[:2], strict=True)
         arrays = [x[k] for layer in layers for x in layer]
         members.append([np.asarray(x, np.float64) for x in arrays])
-    return reference.World(
+    return reference.Dynamics(
         members,
-        scale(world.observation),
-        scale(world.action),
-        scale(world.delta),
-        float(world.return_std),
+        scale(dynamics.observation),
+        scale(dynamics.action),
+        scale(dynamics.delta),
+        float(dynamics.return_std),
     )
 
 
@@ -82,15 +81,21 @@ STARTS = jax.random.normal(jax.random.key(3), (NUMBER, 2)) - 0.5
 
 
 def imagined_in(
-    world: World,
+    dynamics: Dynamics,
     contract: Any = ENDLESS,
     starts: Any = STARTS,
     weights: Any = None,
     seed: int = 4,
 ) -> Imagined:
-    weights = uniform(world.members) if weights is None else jnp.asarray(weights)
+    weights = uniform(dynamics.members) if weights is None else jnp.asarray(weights)
     imagined: Imagined = _imagine(
-        POLICY, VALUE, world, rules_of(contract), starts, weights, jax.random.key(seed)
+        POLICY,
+        VALUE,
+        dynamics,
+        rules_of(contract),
+        starts,
+        weights,
+        jax.random.key(seed),
     )
     return imagined
 
@@ -108,12 +113,12 @@ def prepare(imagined: Imagined, config: ReturnConfig = RETURNS) -> Any:
 
 @pytest.mark.parametrize("contract", [ENDLESS, ENDING], ids=["endless", "ending"])
 def test_equals_a_plain_loop_with_the_same_draws(contract: Any) -> None:
-    world, weights = make_world(), jnp.array([0.5, 0.3, 0.2])
-    imagined = imagined_in(world, contract, weights=weights)
+    dynamics, weights = make_world(), jnp.array([0.5, 0.3, 0.2])
+    imagined = imagined_in(dynamics, contract, weights=weights)
     expected = reference.imagine(
         reference.policy_of(POLICY),
         reference.network_of(VALUE),
-        plain(world),
+        plain(dynamics),
         hand_made_task(contract, HORIZON),
         RETURNS,
         np.asarray(STARTS),
@@ -136,16 +141,18 @@ def test_equals_a_plain_loop_with_the_same_draws(contract: Any) -> None:
 def test_uncertainty_is_that_of_algorithm_1() -> None:
     """The members' rewards and next values along the trajectories, given to
     `pombu.q_uncertainty`."""
-    world, rules = make_world(), rules_of(ENDLESS)
-    imagined = imagined_in(world)
+    dynamics, rules = make_world(), rules_of(ENDLESS)
+    imagined = imagined_in(dynamics)
     rewards, next_values = [], []
     for observation, action in zip(
         imagined.observations, imagined.actions, strict=True
     ):
-        state = world.observation.restore(observation)
-        following, raw = predict_step(world, rules, state, rules.box.to_box(action))
-        rewards.append(scaled_reward(raw, world.return_std, RETURNS))
-        next_values.append(predict(VALUE, world.observation.normalise(following)))
+        state = dynamics.observation.restore(observation)
+        following, raw = predict_step(dynamics, rules, state, rules.box.to_box(action))
+        rewards.append(scaled_reward(raw, dynamics.return_std, RETURNS))
+        next_values.append(
+            predict_value(VALUE, dynamics.observation.normalise(following))
+        )
     expected = q_uncertainty(
         jnp.stack(rewards, 1), jnp.stack(next_values, 1), RETURNS.gamma
     )
@@ -155,7 +162,7 @@ def test_uncertainty_is_that_of_algorithm_1() -> None:
     )
 
 
-def constant_world(*deltas: tuple[float, float]) -> World:
+def constant_world(*deltas: tuple[float, float]) -> Dynamics:
     """Members that add a constant of their own, whatever the state and action."""
     shapes = [(len(deltas), i, o) for i, o in ((3, 6), (6, 6), (6, 2))]
     silent = [jnp.zeros((len(deltas), 6))] * 2
@@ -163,16 +170,18 @@ def constant_world(*deltas: tuple[float, float]) -> World:
         tuple(jnp.zeros(shape) for shape in shapes), (*silent, jnp.array(deltas))
     )
     same_units = [Normaliser(jnp.zeros(d), jnp.ones(d)) for d in (2, 1, 2)]
-    return World(layers, *same_units, None, jnp.float32(1.0))
+    return Dynamics(layers, *same_units, None, jnp.float32(1.0))
 
 
 def test_next_states_are_drawn_by_weight_and_rewards_are_the_mean() -> None:
     """Members move by 0, 1/2 and 1; of 4000 draws their shares are within 4 sigma."""
-    world = constant_world((0.0, 0.0), (0.5, 0.0), (1.0, 0.0))
+    dynamics = constant_world((0.0, 0.0), (0.5, 0.0), (1.0, 0.0))
     weights = np.array([0.7, 0.2, 0.1])
     moves = []
     for seed in range(100):
-        imagined = imagined_in(world, starts=0.0 * STARTS, weights=weights, seed=seed)
+        imagined = imagined_in(
+            dynamics, starts=0.0 * STARTS, weights=weights, seed=seed
+        )
         x = np.asarray(imagined.observations[..., 0])
         moves.append(np.rint(2 * np.diff(x, axis=0)).astype(int).ravel())
         boxed = rules_of(ENDLESS).box.to_box(imagined.actions)
@@ -193,20 +202,20 @@ def assert_clean(imagined: Imagined) -> None:
 
 def test_runaways_and_non_finite_trajectories_are_masked_and_counted() -> None:
     """Moving right by 1 for 6 steps, with a bound at 100, from 0, 98, NaN and 4."""
-    world = constant_world((1.0, 0.1), (1.0, -0.1), (1.0, 0.0))
+    dynamics = constant_world((1.0, 0.1), (1.0, -0.1), (1.0, 0.0))
     starts = jnp.zeros((NUMBER, 2)).at[:4, 0].set(jnp.array([0.0, 98.0, jnp.nan, 4.0]))
-    imagined = imagined_in(world, starts=starts)
+    imagined = imagined_in(dynamics, starts=starts)
     assert imagined.weight.sum(0).tolist() == [6.0, 0.0, 0.0, 6.0, 6.0, 6.0, 6.0, 6.0]
     assert int(imagined.masked) == 2
     assert_clean(imagined)
-    assert int(imagined_in(world, starts=0.0 * STARTS).masked) == 0
+    assert int(imagined_in(dynamics, starts=0.0 * STARTS).masked) == 0
 
 
 @pytest.mark.parametrize("broken", [jnp.nan, jnp.inf, 1e7])
 def test_a_broken_member_masks_even_if_it_is_never_drawn(broken: float) -> None:
     """It would spoil the mean reward and the local uncertainty all the same."""
-    world = constant_world((0.1, 0.0), (0.1, 0.0), (broken, 0.0))
-    imagined = imagined_in(world, weights=[0.5, 0.5, 0.0])
+    dynamics = constant_world((0.1, 0.0), (0.1, 0.0), (broken, 0.0))
+    imagined = imagined_in(dynamics, weights=[0.5, 0.5, 0.0])
     assert int(imagined.masked) == NUMBER
     assert_clean(imagined)
 
@@ -221,8 +230,8 @@ def test_what_comes_after_an_end_neither_masks_nor_leaves_a_nan() -> None:
     def ends(obs: Any, action: Any, next_obs: Any) -> Any:
         return next_obs[..., 0] > 40.0
 
-    world = constant_world((25.0, 0.0), (25.0, 0.0), (25.0, 0.0))
-    imagined = imagined_in(world, Mimic(reward, ends), 0.0 * STARTS)
+    dynamics = constant_world((25.0, 0.0), (25.0, 0.0), (25.0, 0.0))
+    imagined = imagined_in(dynamics, Mimic(reward, ends), 0.0 * STARTS)
     assert int(imagined.masked) == 0
     assert imagined.weight[:, 0].tolist() == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
     assert imagined.continues[:, 0].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
@@ -240,9 +249,16 @@ def test_one_member_is_never_uncertain() -> None:
 
 
 def test_shards_are_independent_parts_whoever_works_on_them() -> None:
-    world, key = make_world(), jax.random.key(4)
+    dynamics, key = make_world(), jax.random.key(4)
     starts = jnp.concatenate([STARTS, -STARTS])
-    arguments: Any = (POLICY, VALUE, world, rules_of(ENDLESS), starts, uniform(MEMBERS))
+    arguments: Any = (
+        POLICY,
+        VALUE,
+        dynamics,
+        rules_of(ENDLESS),
+        starts,
+        uniform(MEMBERS),
+    )
     joined = imagine_in_shards(*arguments, key, 2, Workers(1))
     assert same(joined, imagine_in_shards(*arguments, key, 2, Workers(2)))
     for shard, part in enumerate((STARTS, -STARTS)):

@@ -9,8 +9,18 @@ import optax
 import pytest
 import reference
 
-from pombu.config import PolicyConfig, ValueConfig
-from pombu.improvement import (
+from pombu.nn import (
+    entropy,
+    init_policy,
+    init_value,
+    kl,
+    log_prob,
+    predict_value,
+    sample,
+)
+from pombu.optim.config import PolicyConfig, ValueConfig
+from pombu.optim.objectives import exploration_advantage, value_loss
+from pombu.optim.ppo import (
     Batch,
     improve_policy,
     improve_value,
@@ -18,9 +28,6 @@ from pombu.improvement import (
     shuffles,
     value_adam,
 )
-from pombu.objectives import exploration_advantage, value_loss
-from pombu.policies import entropy, init_policy, kl, log_prob, sample
-from pombu.values import init_value, predict
 
 NUMBER = 50
 VALUE = init_value(jax.random.key(2), 3, (6,))
@@ -78,7 +85,7 @@ def test_value_update_equals_a_plain_loop_of_optax_steps() -> None:
     plain = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(1e-2))
 
     def loss(value: Any, rows: Any) -> Any:
-        predicted = predict(value, batch.observations[rows])
+        predicted = predict_value(value, batch.observations[rows])
         return value_loss(predicted, batch.returns[rows], batch.weight[rows])
 
     @jax.jit

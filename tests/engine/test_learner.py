@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from tiny import CONFIG, change, run, same
 
-from pombu.algorithms.pombu import Learner
+from pombu.algorithms.pombu.learner import Learner
 from pombu.data.episodes import EpisodeStore
+from pombu.dynamics.fit import FitReport, begin_afresh
 from pombu.envs import load
-from pombu.fitting import begin_afresh
-from pombu.models import FitReport
 from pombu.training.algorithm import StageTimer
 
 COMPILED: list[str] = []
@@ -88,7 +87,7 @@ def test_a_fit_knows_how_many_rows_are_new_to_each_member(
         seen.append(new_rows)
         return ensemble, FitReport(np.zeros(3), np.ones(3))
 
-    monkeypatch.setattr("pombu.fitting.fit", watched)
+    monkeypatch.setattr("pombu.dynamics.fit.fit", watched)
     turns = {"model__reinitialise_every": 3, "model__reinitialise_in_turn": True}
     run(Learner(TASK, change(CONFIG, **turns, updates=0)), 0, 4)
     assert seen == [[18] * 3, [18, 18, 36], [18, 54, 18], [72, 18, 18]]

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pombu.improvement import Batch
-from pombu.objectives import (
+from pombu.nn import init_policy, log_prob, sample
+from pombu.optim.objectives import (
     clipped_surrogate,
     conservative_surrogate,
     exploration_advantage,
@@ -17,7 +17,7 @@ from pombu.objectives import (
     value_loss,
     weighted_mean,
 )
-from pombu.policies import init_policy, log_prob, sample
+from pombu.optim.ppo import Batch
 
 RATIO = jnp.array([0.5, 0.9, 1.0, 1.1, 1.5, 1.5])
 ADVANTAGE = jnp.array([2.0, -1.0, 3.0, 4.0, 2.0, -2.0])

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from pombu.algorithms.pombu import Learner
+from pombu.algorithms.pombu.learner import Learner
+from pombu.algorithms.presets import preset
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import load
-from pombu.presets import preset
-from pombu.randomness import Keys
+from pombu.rng import Keys
 from pombu.training.algorithm import StageTimer
 
 

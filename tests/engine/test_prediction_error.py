@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from tiny import Mimic, hand_made_task
 
-from pombu.config import ReturnConfig
 from pombu.data import Normaliser
+from pombu.dynamics.config import ReturnConfig
+from pombu.dynamics.ensemble import Layers
+from pombu.dynamics.error import prediction_error
+from pombu.dynamics.model import Dynamics, DynamicsRules
 from pombu.envs import Episode
-from pombu.models import Layers
-from pombu.prediction_error import prediction_error
-from pombu.worlds import Rules, World
 
 
 def zero(obs: Any, action: Any, next_obs: Any) -> Any:
@@ -21,16 +21,16 @@ def zero(obs: Any, action: Any, next_obs: Any) -> Any:
 
 CONTRACT = Mimic(zero)
 TASK = hand_made_task(CONTRACT, 30)
-RULES = Rules(CONTRACT, TASK.action_box, ReturnConfig(), 30, 1e5, "float32")
+RULES = DynamicsRules(CONTRACT, TASK.action_box, ReturnConfig(), 30, 1e5, "float32")
 
 
-def still_world(drift: float, growth: float = 0.0) -> World:
+def still_world(drift: float, growth: float = 0.0) -> Dynamics:
     """Three members that add 0, `drift` and 2 `drift`, and grow the state."""
     weight = jnp.zeros((3, 3, 2)).at[:, 0, 0].set(growth).at[:, 1, 1].set(growth)
     biases = drift * jnp.arange(3.0)[:, None] * jnp.ones(2)
     units = [Normaliser(jnp.zeros(d), s * jnp.ones(d)) for d, s in ((2, 2.0), (1, 1.0))]
     delta = Normaliser(jnp.zeros(2), jnp.ones(2))
-    return World(Layers((weight,), (biases,)), *units, delta, None, jnp.float32(1.0))
+    return Dynamics(Layers((weight,), (biases,)), *units, delta, None, jnp.float32(1.0))
 
 
 def still(length: int) -> Episode:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from pombu.config import POMBUConfig
+from pombu.algorithms.pombu.config import POMBUConfig
+from pombu.algorithms.presets import names, preset
 from pombu.envs import load
 from pombu.errors import UsageError
-from pombu.presets import names, preset
 
 # Table 5 (H = 200): hidden layers, real trajectories, updates, iterations, virtual
 # trajectories, minibatch, and c of the learning rate (c - i) / (c x 10^4).

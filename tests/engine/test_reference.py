@@ -7,8 +7,8 @@ import pytest
 from reference import Reference, doubles
 from tiny import CONFIG, change, run
 
-from pombu.algorithms.pombu import Learner
-from pombu.config import POMBUConfig
+from pombu.algorithms.pombu.config import POMBUConfig
+from pombu.algorithms.pombu.learner import Learner
 from pombu.envs import load
 
 METRICS = (

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from pombu.imagination import Imagined
-from pombu.improvement import PolicyReport
-from pombu.models import FitReport
-from pombu.reporting import fit_metrics, improvement_metrics, improvement_summary
-from pombu.returns import Targets
+from pombu.dynamics.fit import FitReport
+from pombu.optim.metrics import fit_metrics, improvement_metrics, improvement_summary
+from pombu.optim.ppo import PolicyReport
+from pombu.rollout.imagine import Imagined
+from pombu.rollout.returns import Targets
 
 
 def make_update(scale: float) -> Any:

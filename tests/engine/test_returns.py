@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import reference
 
-from pombu.config import ReturnConfig
-from pombu.returns import discounted_sum, scaled_reward, targets
+from pombu.dynamics.config import ReturnConfig
+from pombu.rollout.returns import discounted_sum, scaled_reward, targets
 
 PLAIN = ReturnConfig(
     advantage_clip=None, standardise_advantages=False, variance_clip=None

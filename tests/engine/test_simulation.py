@@ -8,12 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from pombu.config import ReturnConfig
 from pombu.data import Normaliser
+from pombu.dynamics.config import ReturnConfig
 from pombu.envs import load
-from pombu.policies import init_policy, log_prob
-from pombu.simulation import simulate
-from pombu.values import init_value, predict
+from pombu.nn import init_policy, init_value, log_prob, predict_value
+from pombu.rollout.simulate import simulate
 
 
 class Countdown(gymnasium.Env[Any, Any]):
@@ -72,7 +71,7 @@ def test_short_episodes_are_padded_and_end() -> None:
         rtol=1e-6,
     )
     np.testing.assert_allclose(
-        imagined.values, predict(value, imagined.observations), rtol=1e-6
+        imagined.values, predict_value(value, imagined.observations), rtol=1e-6
     )
 
 
@@ -101,7 +100,7 @@ def test_what_lies_beyond_an_early_time_limit_is_expected() -> None:
         assert (lived < 6).all()
         assert np.asarray(imagined.continues)[lived - 1, np.arange(5)].max() == 0
     # Every episode ends in the state 0, which is normalised to -1/2.
-    beyond = 0.9 * float(predict(value, jnp.array([[-0.5]]))[0])
+    beyond = 0.9 * float(predict_value(value, jnp.array([[-0.5]]))[0])
     gained = rewards[True] - rewards[False]
     np.testing.assert_allclose(gained[lived - 1, np.arange(5)], beyond, rtol=1e-5)
     assert np.count_nonzero(gained) == 5

@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 from tiny import CONFIG, Mimic, change, hand_made_task, run, same, uniform
 
-from pombu.algorithms.pombu import Learner
-from pombu.config import ReturnConfig, TailConfig
+from pombu.algorithms.pombu.learner import Learner
 from pombu.data import Normaliser
+from pombu.dynamics.config import ReturnConfig
+from pombu.dynamics.ensemble import Layers
+from pombu.dynamics.model import Dynamics, DynamicsRules
 from pombu.envs import load
 from pombu.errors import UsageError
-from pombu.imagination import Imagined, imagine
-from pombu.improvement import improve_variance, prepare, value_adam
-from pombu.models import Layers
-from pombu.policies import init_policy
+from pombu.nn import VarianceValue, init_policy, init_variance, predict_variance
+from pombu.optim.config import TailConfig
+from pombu.optim.ppo import improve_variance, prepare, value_adam
+from pombu.parallel import jit
+from pombu.rollout.imagine import Imagined, imagine
 from pombu.uncertainty.algorithm1 import local_uncertainty, propagate
 from pombu.uncertainty.tabular import chain, pombu_bound
 from pombu.uncertainty.tabular.values import mean_values
-from pombu.values import VarianceValue, init_variance, predict_variance
-from pombu.workers import jit
-from pombu.worlds import Rules, World
 
 OFFSETS = np.array([-1.0, 0.0, 2.0])
 """What each member of the probe adds to the first dimension in every step."""
@@ -40,7 +40,7 @@ KNOWN_U = OFFSETS.var() / (1.0 - RETURNS.gamma**2)
 _imagine = jit(imagine)
 
 
-def probe_world() -> World:
+def probe_world() -> Dynamics:
     """Members that move the state by a constant of their own, whatever it is."""
     weights = jnp.zeros((3, 3, 2))
     biases = jnp.zeros((3, 2)).at[:, 0].set(jnp.asarray(OFFSETS, jnp.float32))
@@ -48,13 +48,13 @@ def probe_world() -> World:
         Normaliser(jnp.zeros(dim), jnp.full(dim, scale))
         for dim, scale in ((2, 10.0), (1, 1.0), (2, 1.0))
     ]
-    return World(Layers((weights,), (biases,)), *units, None, jnp.float32(1.0))
+    return Dynamics(Layers((weights,), (biases,)), *units, None, jnp.float32(1.0))
 
 
-def probe_rules(horizon: int) -> Rules:
+def probe_rules(horizon: int) -> DynamicsRules:
     contract = Mimic(lambda obs, action, next_obs: next_obs[..., 0] - obs[..., 0])
     box = hand_made_task(contract, horizon).action_box
-    return Rules(contract, box, RETURNS, horizon, 1e5, "float32")
+    return DynamicsRules(contract, box, RETURNS, horizon, 1e5, "float32")
 
 
 def imagine_probe(
@@ -175,7 +175,7 @@ def test_branches_of_ten_steps_are_as_uncertain_as_whole_episodes() -> None:
     )
     learner = Learner(load(config.env), config)
     state, _ = run(learner, 0, 2)
-    world, tail = learner.world(state), state.tail
+    dynamics, tail = learner.dynamics(state), state.tail
     optimiser = state.tail_optimiser
 
     def branch(steps: int, seed: int) -> Imagined:
@@ -184,7 +184,7 @@ def test_branches_of_ten_steps_are_as_uncertain_as_whole_episodes() -> None:
         imagined: Imagined = _imagine(
             state.policy,
             state.value,
-            world,
+            dynamics,
             rules,
             starts,
             uniform(3),

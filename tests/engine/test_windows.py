@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from tiny import CONFIG, change, run
 
-from pombu.algorithms.pombu import Learner
-from pombu.config import ModelConfig
+from pombu.algorithms.pombu.learner import Learner
 from pombu.data import (
     Experience,
     Normaliser,
@@ -19,14 +18,15 @@ from pombu.data import (
     no_experience,
     regression,
 )
+from pombu.dynamics.config import ModelConfig
+from pombu.dynamics.ensemble import init_ensemble, materialise, predict
+from pombu.dynamics.fit import fit_dynamics
+from pombu.dynamics.windows import Unroll, window_loss
 from pombu.envs import Episode, load, stack_episode
 from pombu.errors import UsageError
-from pombu.fitting import fit_world
-from pombu.models import Unroll, init_ensemble, materialise, predict
-from pombu.models.windows import window_loss
-from pombu.workers import Workers
+from pombu.parallel import Workers
 
-module = import_module("pombu.models.fit")
+module = import_module("pombu.dynamics.fit")
 
 LENGTHS = (3, 7, 1, 5)
 HORIZON = 4
@@ -148,7 +148,7 @@ def slope(horizon: int, episodes: list[Episode]) -> float:
         fit_horizon=horizon,
     )
     experience = learn_from(no_experience(1, 1), episodes, 0.99)
-    ensemble, _ = fit_world(
+    ensemble, _ = fit_dynamics(
         init_ensemble(jax.random.key(0), 2, 2, 1, ()),
         episodes,
         experience,
@@ -191,7 +191,7 @@ def test_nothing_recompiles_as_the_data_grows() -> None:
     for number in (4, 6, 8):
         chosen = episodes[:number]
         experience = learn_from(no_experience(4, 1, 2), chosen, 0.99)
-        fit_world(
+        fit_dynamics(
             init_ensemble(jax.random.key(0), 2, 5, 2, (4,)),
             chosen,
             experience,

@@ -7,18 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pombu.algorithms.pombu import Learner
-from pombu.config import (
-    ExplorationConfig,
-    ImaginationConfig,
-    ModelConfig,
-    PolicyConfig,
-    POMBUConfig,
-    ReturnConfig,
-    ValueConfig,
-)
+from pombu.algorithms.config import ExplorationConfig
+from pombu.algorithms.pombu.config import POMBUConfig
+from pombu.algorithms.pombu.learner import Learner
 from pombu.data.episodes import EpisodeStore
+from pombu.dynamics.config import ImaginationConfig, ModelConfig, ReturnConfig
 from pombu.envs import ActionBox, EnvConfig, Task
+from pombu.optim.config import PolicyConfig, ValueConfig
 from pombu.training.algorithm import StageTimer
 
 CONFIG = POMBUConfig(

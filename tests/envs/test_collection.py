@@ -37,9 +37,9 @@ def test_batched_equals_single_stepping(name: str, noise: float) -> None:
 
     seeds = [5, 1, 9]
     together = collect(task, act, seeds)
-    apart = collect(task, act, seeds, batched=False)
+    separate = collect(task, act, seeds, batched=False)
     alone = [collect(task, act, [seed], batched=False)[0] for seed in seeds]
-    for a, b, c in zip(together, apart, alone, strict=True):
+    for a, b, c in zip(together, separate, alone, strict=True):
         for field in ("observations", "actions", "rewards"):
             np.testing.assert_array_equal(getattr(a, field), getattr(b, field))
         # Alone, the policy's matrix product may round differently.
@@ -82,8 +82,8 @@ def test_batched_episodes_may_end_at_different_times(
 
     seeds = [5, 1, 9, 3, 4]
     batched = collect(task, act, seeds)
-    apart = collect(task, act, seeds, batched=False)
-    for one, other in zip(batched, apart, strict=True):
+    separate = collect(task, act, seeds, batched=False)
+    for one, other in zip(batched, separate, strict=True):
         assert_same(one, other)
     lengths = [len(episode) for episode in batched]
     assert len(set(lengths)) >= 3
@@ -100,9 +100,9 @@ def test_further_rounds_of_a_terminating_task(falling: Entry) -> None:
         return lambda *_: rng.uniform(-1, 1, (3, 6)), [index * 3 + i for i in range(3)]
 
     batched = collect_rounds(task, round_of, least_steps=300)
-    apart = collect_rounds(task, round_of, least_steps=300, batched=False)
+    separate = collect_rounds(task, round_of, least_steps=300, batched=False)
     assert len(batched) > 3
-    for one, other in zip(batched, apart, strict=True):
+    for one, other in zip(batched, separate, strict=True):
         assert_same(one, other)
 
 
@@ -239,8 +239,8 @@ def test_unstable_physics_are_reported_not_reset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     task = load("HalfCheetah")
-    world = type(task.make().unwrapped.physics)
-    monkeypatch.setattr(world, "start", lambda self, rng: np.full(18, 1e9))
+    dynamics = type(task.make().unwrapped.physics)
+    monkeypatch.setattr(dynamics, "start", lambda self, rng: np.full(18, 1e9))
     with pytest.raises(CollectionError, match="not finite"):
         collect(task, lambda obs, step: np.ones((2, 6)), [0, 1])
 

@@ -183,12 +183,12 @@ def test_ant_starts_with_a_unit_quaternion() -> None:
 
 
 def test_next_state_depends_on_state_and_action_alone() -> None:
-    world = gymnasium.make("pombu/Walker2d-v0").unwrapped.physics
-    state = world.start(np.random.default_rng(0))
+    dynamics = gymnasium.make("pombu/Walker2d-v0").unwrapped.physics
+    state = dynamics.start(np.random.default_rng(0))
     action = np.full(6, 0.5)
-    first = world.advance(state, action)
-    world.advance(first, -action)
-    np.testing.assert_array_equal(world.advance(state, action), first)
+    first = dynamics.advance(state, action)
+    dynamics.advance(first, -action)
+    np.testing.assert_array_equal(dynamics.advance(state, action), first)
 
 
 @each_task

@@ -149,7 +149,7 @@ class Diverging(Stubborn):
     def init(self, seed: int) -> Any:
         return SimpleNamespace(iteration=0)
 
-    def digest(self, state: Any, *_: Any) -> tuple[Any, dict[str, float]]:
+    def update(self, state: Any, *_: Any) -> tuple[Any, dict[str, float]]:
         return SimpleNamespace(iteration=1), {"model_loss": float("nan")}
 
 

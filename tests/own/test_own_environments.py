@@ -10,11 +10,11 @@ import probes
 import pytest
 
 from pombu import POMBU, EnvConfig, UsageError
+from pombu.algorithms.presets import names, preset
 from pombu.cli import main
 from pombu.cli.train import check_and_describe
 from pombu.data.episodes import from_bytes
 from pombu.envs import check, collect_rounds, load
-from pombu.presets import names, preset
 
 MODELLING = ("pombu", "meppo", "metrpo", "slbo")
 SMOKE = ["--preset", "smoke", "--total-steps"]

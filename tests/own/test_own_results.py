@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from pombu.algorithms.presets import preset
 from pombu.analysis.curves import read_curves
 from pombu.cli import main
-from pombu.presets import preset
 from pombu.training import config_file
 from pombu.training.metrics import MetricsFile
 from pombu.training.run import RunSpec, create

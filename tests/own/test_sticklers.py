@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pombu import POMBU, EnvConfig, UsageError
+from pombu.algorithms import registry
+from pombu.algorithms.pombu.config import POMBUConfig
+from pombu.algorithms.presets import preset
 from pombu.cli import main
-from pombu.config import POMBUConfig
 from pombu.envs import ActionBox, CollectionError, check, collect, load
 from pombu.envs.environment import ActionBox as Box
-from pombu.presets import preset
 
 BOUNDS = st.tuples(
     st.floats(-1e3, 1e3, width=32), st.floats(-1e3, 1e3, width=32)
@@ -133,7 +134,7 @@ def test_a_horizon_beyond_a_time_limit_is_refused() -> None:
 
 
 def test_a_name_that_begins_like_a_point_task_is_no_point_task() -> None:
-    from pombu.presets.sizes import is_point
+    from pombu.algorithms.presets import is_point
 
     assert is_point("Point2D")
     assert not is_point("PointMaze_UMaze-v3")
@@ -147,7 +148,5 @@ def test_an_unknown_algorithm_is_one_sentence() -> None:
 
 
 def test_presets_know_every_algorithm() -> None:
-    from pombu import presets
-    from pombu.algorithms.registry import ALGORITHMS
-
-    assert set(presets._ALGORITHMS) == set(ALGORITHMS)
+    for name in registry.ALGORITHMS:
+        assert isinstance(preset(name, "smoke", "Point2D"), registry.config_type(name))

@@ -7,7 +7,8 @@ import equinox as eqx
 import numpy as np
 import pytest
 
-from pombu.algorithms import pets
+from pombu.algorithms.pets import learner as pets
+from pombu.algorithms.presets import preset
 from pombu.envs import load
 from pombu.envs.point import ACTION_BOUND
 from pombu.paper.misled_point2d import (
@@ -21,7 +22,6 @@ from pombu.paper.misled_point2d import (
     starts_behind,
 )
 from pombu.paper.reproduce import find
-from pombu.presets import preset
 
 
 def test_the_misleading_region_is_where_it_should_be_and_nowhere_else() -> None:

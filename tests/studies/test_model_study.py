@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pombu.algorithms.pombu import Learner
+from pombu.algorithms.pombu.learner import Learner
+from pombu.algorithms.presets import preset
 from pombu.analysis.model_study import Row, errors, split, variant_of
 from pombu.cli import main
-from pombu.config import ModelConfig
 from pombu.data.episodes import EpisodeStore
+from pombu.dynamics.config import ModelConfig
 from pombu.envs import EnvConfig, Episode, collect, load
 from pombu.errors import UsageError
-from pombu.presets import preset
 from pombu.training import checkpoint
 from pombu.training.loop import identity
 from pombu.training.run import RunSpec, create

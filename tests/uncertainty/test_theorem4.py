@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pombu import objectives
+from pombu.optim import objectives
 
 S, A, H = 4, 3, 5
 

@@ -23,19 +23,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pombu import presets
 from pombu.agent import ask_tell
 from pombu.agent.ask_tell import Proposal
 from pombu.agent.runs import algorithm_of
-from pombu.algorithms import registry
-from pombu.algorithms.pombu import Learner, State
-from pombu.config.budget import budget
+from pombu.algorithms import presets, registry
+from pombu.algorithms.config import budget
+from pombu.algorithms.pombu.learner import Learner, State
 from pombu.data import read_logged
 from pombu.data.episodes import EPISODES, EpisodeStore
 from pombu.envs import EnvConfig, Episode, config_of, load
 from pombu.errors import StoppedError, UsageError
-from pombu.estimates import q_uncertainty
-from pombu.randomness import Keys, require_seed
+from pombu.rng import Keys, require_seed
+from pombu.rollout.q_value import q_uncertainty
 from pombu.training import checkpoint, config_file
 from pombu.training.algorithm import (
     Algorithm,
@@ -200,7 +199,7 @@ class Agent:
         if not waiting:
             return {}
         state, _ = self._explored or (self.state, None)
-        state, metrics = self.learner.digest(
+        state, metrics = self.learner.update(
             state, self.episodes, waiting, StageTimer()
         )
         require_finite(metrics, int(state.iteration))
@@ -374,7 +373,7 @@ class _WithEnsemble(Agent):
         uncertainty = q_uncertainty(
             self.state.policy,
             self.state.value,
-            self.learner.world(self.state),
+            self.learner.dynamics(self.state),
             replace(self.learner.rules, horizon=task.horizon),
             jnp.asarray(states),
             jnp.asarray(task.action_box.clip(actions)),
@@ -384,58 +383,24 @@ class _WithEnsemble(Agent):
         return np.asarray(uncertainty)
 
 
-class POMBU(_WithEnsemble):
-    """Policy Optimization with Model-Based Uncertainty."""
-
-    algorithm = "pombu"
-
-
-class MEPPO(_WithEnsemble):
-    """Model-ensemble PPO: POMBU without its uncertainty."""
-
-    algorithm = "meppo"
+def agent_class(algorithm: str) -> type[Agent]:
+    """The agent class of a registered algorithm."""
+    entry = registry.find(algorithm)
+    base = _WithEnsemble if entry.q_uncertainty else Agent
+    own = {"algorithm": algorithm, "__doc__": entry.title, "__module__": __name__}
+    return type(entry.agent, (base,), own)
 
 
-class METRPO(Agent):
-    """Model-Ensemble Trust-Region Policy Optimization."""
-
-    algorithm = "metrpo"
+_CLASSES = {entry.agent: name for name, entry in registry.ALGORITHMS.items()}
 
 
-class SLBO(Agent):
-    """Stochastic Lower Bound Optimization."""
-
-    algorithm = "slbo"
-
-
-class MBMPO(Agent):
-    """Model-Based Meta-Policy Optimization; acts by the policy before adaptation."""
-
-    algorithm = "mbmpo"
+def __getattr__(name: str) -> Any:
+    """`POMBU` and the others: one class for every entry of the registry."""
+    if name not in _CLASSES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    made = globals()[name] = agent_class(_CLASSES[name])
+    return made
 
 
-class PETS(Agent):
-    """Probabilistic Ensembles with Trajectory Sampling: every action is planned.
-
-    `predict` has no plan to go on from, so it searches from the middle of the box.
-    """
-
-    algorithm = "pets"
-
-
-class STEVE(Agent):
-    """Stochastic Ensemble Value Expansion."""
-
-    algorithm = "steve"
-
-
-class SAC(Agent):
-    """Soft actor-critic, by Stable-Baselines3."""
-
-    algorithm = "sac"
-
-
-class PPO(Agent):
-    """Proximal policy optimisation, by Stable-Baselines3."""
-
-    algorithm = "ppo"
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_CLASSES])

@@ -14,8 +14,8 @@ from pombu.data import Normaliser
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import Episode, Task
 from pombu.errors import RunError, UsageError
-from pombu.policies import GaussianPolicy
-from pombu.rollouts import act_alone
+from pombu.nn import GaussianPolicy
+from pombu.rollout.real import act_alone
 from pombu.training.algorithm import Algorithm, Explores
 
 

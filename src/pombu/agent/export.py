@@ -11,7 +11,7 @@ from pombu.data import Experience
 from pombu.envs import Task
 from pombu.errors import UsageError
 from pombu.files import write_atomic
-from pombu.policies import GaussianPolicy
+from pombu.nn import GaussianPolicy
 
 FORMAT = "1"
 

@@ -1,1 +1,1 @@
-"""One file per algorithm, in its paper's order and symbols."""
+"""One package per algorithm, in its paper's order and symbols."""

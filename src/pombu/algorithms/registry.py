@@ -3,79 +3,107 @@
 import difflib
 import importlib
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from pombu.envs import Task
 from pombu.errors import UsageError
 from pombu.training import config_file
-from pombu.training.algorithm import Algorithm
+
+if TYPE_CHECKING:
+    from pombu.training.algorithm import Algorithm
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where an algorithm is."""
+    """An algorithm: what it is called, and the package that holds it.
 
+    The package has `learner.Learner`, the config's class in `config`, and one function
+    per preset in `presets`.
+    """
+
+    agent: str
+    """The name of its agent class, as in `pombu.POMBU`."""
+    title: str
+    """What the agent class says of itself."""
     summary: str
-    module: str
-    learner: str
+    """One line for lists of algorithms."""
+    package: str
     config: str
-    """`module:class` of its config."""
+    """The config's class."""
+    presets: str = "presets"
+    """The module of its presets."""
+    q_uncertainty: bool = False
+    """Whether its agent tells how uncertain a Q-value is."""
 
 
 ALGORITHMS = {
     "pombu": Entry(
+        "POMBU",
+        "Policy Optimization with Model-Based Uncertainty.",
         "policy optimisation with model-based uncertainty",
         "pombu.algorithms.pombu",
-        "Learner",
-        "pombu.config:POMBUConfig",
+        "POMBUConfig",
+        q_uncertainty=True,
     ),
     "meppo": Entry(
+        "MEPPO",
+        "Model-ensemble PPO: POMBU without its uncertainty.",
         "model-ensemble PPO: POMBU without its uncertainty",
         "pombu.algorithms.pombu",
-        "Learner",
-        "pombu.config:POMBUConfig",
+        "POMBUConfig",
+        presets="meppo",
+        q_uncertainty=True,
     ),
     "metrpo": Entry(
+        "METRPO",
+        "Model-Ensemble Trust-Region Policy Optimization.",
         "model-ensemble trust-region policy optimisation",
         "pombu.algorithms.metrpo",
-        "Learner",
-        "pombu.config:METRPOConfig",
+        "METRPOConfig",
     ),
     "slbo": Entry(
+        "SLBO",
+        "Stochastic Lower Bound Optimization.",
         "stochastic lower bound optimisation: model and policy in turn",
         "pombu.algorithms.slbo",
-        "Learner",
-        "pombu.config:SLBOConfig",
+        "SLBOConfig",
     ),
     "mbmpo": Entry(
+        "MBMPO",
+        "Model-Based Meta-Policy Optimization; acts by the policy before adaptation.",
         "model-based meta-policy optimisation: learns to adapt to every member",
         "pombu.algorithms.mbmpo",
-        "Learner",
-        "pombu.config:MBMPOConfig",
+        "MBMPOConfig",
     ),
     "pets": Entry(
+        "PETS",
+        "Probabilistic Ensembles with Trajectory Sampling: every action is planned, "
+        "and `predict` searches from the middle of the box.",
         "probabilistic ensembles with trajectory sampling: plans, has no policy",
         "pombu.algorithms.pets",
-        "Learner",
-        "pombu.config:PETSConfig",
+        "PETSConfig",
     ),
     "steve": Entry(
+        "STEVE",
+        "Stochastic Ensemble Value Expansion.",
         "stochastic ensemble value expansion: actor-critic with targets from a model",
         "pombu.algorithms.steve",
-        "Learner",
-        "pombu.config:STEVEConfig",
+        "STEVEConfig",
     ),
     "sac": Entry(
+        "SAC",
+        "Soft actor-critic, by Stable-Baselines3.",
         "soft actor-critic, model-free (Stable-Baselines3)",
         "pombu.algorithms.sac",
-        "Learner",
-        "pombu.config:SACConfig",
+        "SACConfig",
     ),
     "ppo": Entry(
+        "PPO",
+        "Proximal policy optimisation, by Stable-Baselines3.",
         "proximal policy optimisation, model-free (Stable-Baselines3)",
         "pombu.algorithms.ppo",
-        "Learner",
-        "pombu.config:PPOConfig",
+        "PPOConfig",
     ),
 }
 
@@ -96,9 +124,16 @@ def find(name: str) -> Entry:
 
 def config_type(name: str) -> type[Any]:
     """The dataclass of an algorithm's config."""
-    module, _, kind = find(name).config.partition(":")
-    config: type[Any] = getattr(importlib.import_module(module), kind)
+    entry = find(name)
+    module = importlib.import_module(f"{entry.package}.config")
+    config: type[Any] = getattr(module, entry.config)
     return config
+
+
+def presets_module(name: str) -> ModuleType:
+    """The module with an algorithm's presets, one function for each."""
+    entry = find(name)
+    return importlib.import_module(f"{entry.package}.{entry.presets}")
 
 
 def defaults(name: str) -> dict[str, Any]:
@@ -111,9 +146,8 @@ def options(name: str) -> list[str]:
     return [option for option in defaults(name) if not option.startswith("env.")]
 
 
-def make(name: str, task: Task, config: Any) -> Algorithm[Any]:
+def make(name: str, task: Task, config: Any) -> "Algorithm[Any]":
     """An algorithm ready to learn."""
-    entry = find(name)
-    learner = getattr(importlib.import_module(entry.module), entry.learner)
-    algorithm: Algorithm[Any] = learner(task, config, name)
+    module = importlib.import_module(f"{find(name).package}.learner")
+    algorithm: Algorithm[Any] = module.Learner(task, config, name)
     return algorithm

@@ -14,20 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
+from pombu.algorithms.base import ModelLearner
 from pombu.analysis.plots import BLACK, BLUE, CYCLE, GREY, VERMILLION, grid, style
 from pombu.data import Normaliser
+from pombu.dynamics.error import open_loop
+from pombu.dynamics.model import Dynamics, DynamicsRules, predict_step
 from pombu.envs import Episode, Task, collect
 from pombu.errors import RunError, UsageError
-from pombu.imagination import imagine
-from pombu.learner import WorldLearner
-from pombu.policies import GaussianPolicy
-from pombu.prediction_error import open_loop
-from pombu.randomness import Keys
-from pombu.rollouts import act_alone
+from pombu.nn import GaussianPolicy
+from pombu.parallel import jit
+from pombu.rng import Keys
+from pombu.rollout.imagine import imagine
+from pombu.rollout.real import act_alone
 from pombu.training.metrics import Row
 from pombu.uncertainty.calibration import spearman
-from pombu.workers import jit
-from pombu.worlds import Rules, World, predict_step
 
 LONGEST = 50
 """Steps ahead that are compared."""
@@ -81,13 +81,13 @@ class Measurements:
 def measure(
     learner: Any, state: Any, episodes: Sequence[Episode], number: int, seed: int
 ) -> Measurements:
-    """Run the policy in `number` real episodes and repeat them in the learned world.
+    """Run the policy in `number` real episodes and repeat them in the learned dynamics.
 
     Raises:
         UsageError: The run's policy does not learn in an imagined world.
         RunError: There is nothing to compare yet.
     """
-    if not isinstance(learner, WorldLearner):
+    if not isinstance(learner, ModelLearner):
         raise UsageError(
             f"{learner.name} has no policy that learns in an imagined world, which is "
             "what there is to diagnose: give a run of pombu, meppo, metrpo, slbo or "
@@ -95,20 +95,21 @@ def measure(
         )
     if learner.config.model.kind == "simulator":
         raise UsageError(
-            "The run imagined in the simulator, so it has no learned world to diagnose."
+            "The run imagined in the simulator, so it has no learned dynamics to "
+            "diagnose."
         )
     if not len(episodes):
         raise RunError("The run has no real episodes yet: train it first.")
     task: Task = learner.task
     policy: GaussianPolicy = state.policy
-    world, rules = learner.world(state), learner.rules
+    dynamics, rules = learner.dynamics(state), learner.rules
     normaliser = Normaliser.of(state.experience.observation)
     keys = Keys(seed, int(state.iteration))
     act = act_alone(policy, normaliser, number, keys.jax("diagnose"))
     real = collect(task, act, keys.episodes("diagnose", number))
     spread = state.experience.observation.squares
-    disagreement, one_step = _one_step(world, rules, real)
-    error, trajectory, predicted = _open_loop(world, rules, real)
+    disagreement, one_step = _one_step(dynamics, rules, real)
+    error, trajectory, predicted = _open_loop(dynamics, rules, real)
     return Measurements(
         error,
         trajectory,
@@ -116,20 +117,20 @@ def measure(
         disagreement,
         one_step,
         np.array([episode.rewards.sum() for episode in real]),
-        _imagined_returns(policy, world, rules, task, real, keys),
+        _imagined_returns(policy, dynamics, rules, task, real, keys),
         float(np.mean(np.exp(np.asarray(policy.log_std)))),
         tuple(np.flatnonzero(spread[: task.frame_dim] == 0).tolist()),
     )
 
 
 def _one_step(
-    world: World, rules: Rules, real: Sequence[Episode]
+    dynamics: Dynamics, rules: DynamicsRules, real: Sequence[Episode]
 ) -> tuple[np.ndarray, np.ndarray]:
     before = np.concatenate([episode.observations[:-1] for episode in real])
     after = np.concatenate([episode.observations[1:] for episode in real])
     actions = np.concatenate([episode.actions for episode in real])
-    following, _ = _predict_step(world, rules, before, actions)
-    unit = np.asarray(world.delta.std)
+    following, _ = _predict_step(dynamics, rules, before, actions)
+    unit = np.asarray(dynamics.delta.std)
     scaled = np.asarray(following)[..., : len(unit)] / unit
     spread = np.sqrt(scaled.var(0).mean(-1))
     gap = scaled.mean(0) - after[:, : len(unit)] / unit
@@ -137,7 +138,7 @@ def _one_step(
 
 
 def _open_loop(
-    world: World, rules: Rules, real: Sequence[Episode]
+    dynamics: Dynamics, rules: DynamicsRules, real: Sequence[Episode]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Error by horizon and dimension, and the longest episode with its predictions."""
     longest = max(real, key=len)
@@ -149,9 +150,9 @@ def _open_loop(
     ]
     states = np.stack([e.observations[t : t + length + 1] for e, t in begins], 1)
     actions = np.stack([e.actions[t : t + length] for e, t in begins], 1)
-    frame = world.delta.std.shape[-1]
-    unit = np.asarray(world.observation.std)[:frame]
-    predicted = np.asarray(open_loop(world, rules, states[0], actions))[..., :frame]
+    frame = dynamics.delta.std.shape[-1]
+    unit = np.asarray(dynamics.observation.std)[:frame]
+    predicted = np.asarray(open_loop(dynamics, rules, states[0], actions))[..., :frame]
     states = states[..., :frame]
     with np.errstate(over="ignore", invalid="ignore"):
         gap = np.abs(predicted - states[1:, None]) / unit
@@ -162,17 +163,17 @@ def _open_loop(
 
 def _imagined_returns(
     policy: GaussianPolicy,
-    world: World,
-    rules: Rules,
+    dynamics: Dynamics,
+    rules: DynamicsRules,
     task: Task,
     real: Sequence[Episode],
     keys: Keys,
 ) -> np.ndarray:
     starts = jnp.asarray(np.stack([episode.observations[0] for episode in real]))
     whole = replace(rules, horizon=task.horizon, draw="trajectory")
-    everyone = jnp.full(world.members, 1.0 / world.members)
+    everyone = jnp.full(dynamics.members, 1.0 / dynamics.members)
     key: jax.Array = keys.jax("diagnose imagined")
-    imagined = _imagine(policy, None, world, whole, starts, everyone, key)
+    imagined = _imagine(policy, None, dynamics, whole, starts, everyone, key)
     counted = np.asarray(imagined.raw_rewards * imagined.weight).sum(0)
     kept = np.asarray(imagined.weight)[0] > 0
     return np.asarray(counted[kept])
@@ -197,23 +198,23 @@ def judge(measured: Measurements, rows: Sequence[Row]) -> Verdict:
     real, imagined = measured.real_returns.mean(), measured.imagined_returns
     if not len(imagined):
         sentence = (
-            "In the learned world no trajectory stays finite: the model is not to be "
-            "trusted beyond a few steps, so collect more data or shorten "
+            "In the learned dynamics no trajectory stays finite: the model is not to "
+            "be trusted beyond a few steps, so collect more data or shorten "
             "imagination.steps."
         )
         found.append(("model bias", sentence))
     elif biased:
         sentence = (
-            f"In the learned world the policy earns {imagined.mean():.4g}, in the real "
-            f"one {real:.4g}: it exploits what the model got wrong. More real steps "
-            "per iteration, a longer fit, a larger alpha (POMBU) or shorter "
+            f"In the learned dynamics the policy earns {imagined.mean():.4g}, in the "
+            f"real one {real:.4g}: it exploits what the model got wrong. More real "
+            "steps per iteration, a longer fit, a larger alpha (POMBU) or shorter "
             "imagination.steps help."
         )
         found.append(("model bias", sentence))
     else:
         notes.append(
-            f"The learned world promises {imagined.mean():.4g} and the real one gives "
-            f"{real:.4g}: no optimism beyond chance ({gap:+.4g})."
+            f"The learned dynamics promises {imagined.mean():.4g} and the real one "
+            f"gives {real:.4g}: no optimism beyond chance ({gap:+.4g})."
         )
     # 2. Do the members disagree as much as they err?
     ratio = disagreement_over_error(measured)
@@ -374,7 +375,7 @@ def _draw_trajectories(measured: Measurements) -> Figure:
         axes[0, 0].legend(loc="best")
         for axis in axes[-1]:
             axis.set_xlabel("steps ahead")
-        figure.suptitle("The same actions in the real and in the learned world")
+        figure.suptitle("The same actions in the real and in the learned dynamics")
     return figure
 
 

@@ -17,17 +17,17 @@ import numpy as np
 
 from pombu.agent.runs import algorithm_of
 from pombu.analysis.artifacts import markdown_table, write_csv
-from pombu.config import ModelConfig, PlainReturnConfig
 from pombu.data import learn_from, no_experience
 from pombu.data.episodes import EPISODES, load_episodes
+from pombu.dynamics.config import ModelConfig, PlainReturnConfig
+from pombu.dynamics.error import LARGEST, replay
+from pombu.dynamics.fit import fit_dynamics, fresh_ensemble
+from pombu.dynamics.model import DynamicsRules, dynamics_of
 from pombu.envs import Episode, Task, short_name
 from pombu.errors import UsageError
-from pombu.fitting import fit_world, fresh_ensemble
-from pombu.prediction_error import LARGEST, replay
+from pombu.parallel import Workers
 from pombu.training import checkpoint, config_file
 from pombu.training.run import Run, open_run
-from pombu.workers import Workers
-from pombu.worlds import Rules, world_of
 
 HORIZONS = (1, 5, 20, 50, 100)
 HELD_OUT_EVERY = 5
@@ -209,19 +209,21 @@ def measure(
     fresh = fresh_ensemble(jax.random.key(seed), task, config)
     shared = (rows, (seed,), 0, workers)
     brief = replace(config, max_steps=1)
-    fit_world(fresh, parts.training, experience, brief, *shared)  # compiles
+    fit_dynamics(fresh, parts.training, experience, brief, *shared)  # compiles
     before = time.process_time()
-    ensemble, report = fit_world(fresh, parts.training, experience, config, *shared)
+    ensemble, report = fit_dynamics(fresh, parts.training, experience, config, *shared)
     seconds = time.process_time() - before
-    world = world_of(ensemble, experience, config)
+    dynamics = dynamics_of(ensemble, experience, config)
     returns = PlainReturnConfig()
     box, horizon = task.action_box, task.horizon
-    rules = Rules(task.contract, box, returns, horizon, np.inf, config.precision)
+    rules = DynamicsRules(
+        task.contract, box, returns, horizon, np.inf, config.precision
+    )
     loss = float(report.validation_loss.mean())
     found: list[Row] = []
     for test, episodes in (("held out", parts.held_out), ("newer policy", parts.newer)):
         length = min(HORIZONS[-1], task.horizon)
-        gap, lengths = replay(world, rules, episodes, task.horizon, length)
+        gap, lengths = replay(dynamics, rules, episodes, task.horizon, length)
         start = Row("", "", variant.name, seed, test, 0, "", 0, 0, 0, 0, loss, seconds)
         found += errors(gap, lengths, start)
     return found
@@ -236,12 +238,12 @@ def errors(gap: np.ndarray, lengths: np.ndarray, start: Row) -> Iterator[Row]:
         start: what all rows share.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        apart = np.fmin(np.abs(np.asarray(gap, np.float64)), LARGEST)
+        errors = np.fmin(np.abs(np.asarray(gap, np.float64)), LARGEST)
     for horizon in HORIZONS:
         reached = lengths >= horizon
         if horizon > len(gap) or not reached.any():
             continue
-        here = apart[horizon - 1][:, reached]
+        here = errors[horizon - 1][:, reached]
         columns = {EVERYTHING: np.sqrt(np.mean(here**2, -1))}
         columns |= {str(d): here[..., d] for d in range(here.shape[-1])}
         for dimension, size in columns.items():

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pombu import presets
+from pombu.algorithms import presets
 from pombu.algorithms.registry import defaults
 from pombu.analysis.artifacts import markdown_table, save_figure
 from pombu.analysis.curves import Curve, by_label, read_curves

@@ -14,7 +14,12 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from pombu.algorithms import mbmpo, metrpo, pets, slbo, steve
+from pombu.algorithms.mbmpo import learner as mbmpo
+from pombu.algorithms.metrpo import learner as metrpo
+from pombu.algorithms.pets import learner as pets
+from pombu.algorithms.presets import preset
+from pombu.algorithms.slbo import learner as slbo
+from pombu.algorithms.steve import learner as steve
 from pombu.bench.timing import Work, take_turns
 from pombu.bench.workload import (
     SEED,
@@ -27,12 +32,11 @@ from pombu.bench.workload import (
 )
 from pombu.data import learn_from
 from pombu.data.episodes import EpisodeStore
-from pombu.dreams import Plan, in_ensemble
 from pombu.envs import Task, load
-from pombu.presets import preset
-from pombu.randomness import Keys
+from pombu.optim.trpo import improve_policy
+from pombu.rng import Keys
+from pombu.rollout.plan import RolloutPlan, in_ensemble
 from pombu.training.algorithm import StageTimer
-from pombu.trpo import improve_policy
 
 STORED = 2000
 TRAJECTORIES = 50
@@ -100,12 +104,12 @@ def trpo_step(learner: metrpo.Learner) -> Work:
     state, episodes, keys = prepared(
         learner, learner.config.returns.gamma, learner.config.returns.reward_clip
     )
-    world = learner.world(tamed(state))
-    dream = in_ensemble(
-        learner.task, world, learner.rules, list(episodes), keys, learner.workers
+    dynamics = learner.dynamics(tamed(state))
+    imagine_batch = in_ensemble(
+        learner.task, dynamics, learner.rules, list(episodes), keys, learner.workers
     )
-    plan: Plan = learner.plan("imagine")
-    imagined = dream(state.policy, None, plan)
+    plan: RolloutPlan = learner.plan("imagine")
+    imagined = imagine_batch(state.policy, None, plan)
     batch, _, _, _ = metrpo.judge(imagined, state.baseline, learner.config.returns)
     return lambda: improve_policy(state.policy, batch, learner.config.trust_region)
 

@@ -9,12 +9,13 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from pombu import objectives
 from pombu.bench.timing import Times, Work, take_turns
 from pombu.bench.workload import Workload, operations
-from pombu.config import PolicyConfig, ReturnConfig
-from pombu.imagination import Imagined, imagine_in_shards
-from pombu.improvement import (
+from pombu.dynamics.config import ReturnConfig
+from pombu.nn import MLP, GaussianPolicy, kl, predict_value
+from pombu.optim import objectives
+from pombu.optim.config import PolicyConfig
+from pombu.optim.ppo import (
     Batch,
     as_samples,
     descend,
@@ -23,11 +24,9 @@ from pombu.improvement import (
     policy_adam,
     shuffles,
 )
-from pombu.networks import MLP
-from pombu.policies import GaussianPolicy, kl
-from pombu.returns import targets
-from pombu.values import predict
-from pombu.workers import jit
+from pombu.parallel import jit
+from pombu.rollout.imagine import Imagined, imagine_in_shards
+from pombu.rollout.returns import targets
 
 Figures = dict[str, Any]
 
@@ -161,7 +160,7 @@ def update_without_uncertainty(work: Workload) -> object:
     imagined = imagine_in_shards(
         state.policy,
         None,
-        work.world,
+        work.dynamics,
         work.rules,
         work.starts,
         work.members,
@@ -199,7 +198,7 @@ def _prepare(imagined: Imagined, value: MLP, config: ReturnConfig) -> Batch:
     """Returns and advantages with V of the visited states alone."""
     goals = targets(
         imagined.rewards,
-        predict(value, imagined.observations) * imagined.weight,
+        predict_value(value, imagined.observations) * imagined.weight,
         imagined.local,
         imagined.continues,
         imagined.weight,

@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pombu import models, worlds
-from pombu.config import ModelConfig, PolicyConfig, ValueConfig
+from pombu.dynamics.config import ModelConfig
+from pombu.dynamics.ensemble import PUBLISHED, Ensemble, WeightNorm
+from pombu.dynamics.model import Dynamics, DynamicsRules
 from pombu.errors import UsageError
-from pombu.improvement import Batch
-from pombu.models.ensemble import PUBLISHED, WeightNorm
-from pombu.networks import MLP
-from pombu.policies import GaussianPolicy
-from pombu.worlds import Rules
+from pombu.nn import MLP, GaussianPolicy
+from pombu.optim.config import PolicyConfig, ValueConfig
+from pombu.optim.ppo import Batch
 
 _LOG_2PI = float(np.log(2.0 * np.pi))
 
@@ -78,8 +77,8 @@ class Samples(NamedTuple):
         return Samples(*map(tensor, batch))
 
 
-class TorchWorld(NamedTuple):
-    """A learned world's weights, members stacked, and its units."""
+class TorchDynamics(NamedTuple):
+    """A learned dynamics's weights, members stacked, and its units."""
 
     weights: list[Tensor]
     biases: list[Tensor]
@@ -90,15 +89,15 @@ class TorchWorld(NamedTuple):
     return_std: Tensor
 
     @staticmethod
-    def of(world: worlds.World) -> "TorchWorld":
+    def of(dynamics: Dynamics) -> "TorchDynamics":
         """Copy the engine's."""
-        return TorchWorld(
-            [tensor(weight) for weight in world.layers.weights],
-            [tensor(bias)[:, None] for bias in world.layers.biases],
-            (tensor(world.observation.mean), tensor(world.observation.std)),
-            (tensor(world.action.mean), tensor(world.action.std)),
-            (tensor(world.delta.mean), tensor(world.delta.std)),
-            tensor(world.return_std),
+        return TorchDynamics(
+            [tensor(weight) for weight in dynamics.layers.weights],
+            [tensor(bias)[:, None] for bias in dynamics.layers.biases],
+            (tensor(dynamics.observation.mean), tensor(dynamics.observation.std)),
+            (tensor(dynamics.action.mean), tensor(dynamics.action.std)),
+            (tensor(dynamics.delta.mean), tensor(dynamics.delta.std)),
+            tensor(dynamics.return_std),
         )
 
     def predict(self, x: Tensor) -> Tensor:
@@ -114,8 +113,8 @@ class TorchWorld(NamedTuple):
 def imagine(
     policy: TorchPolicy,
     value: nn.Module,
-    world: TorchWorld,
-    rules: Rules,
+    dynamics: TorchDynamics,
+    rules: DynamicsRules,
     starts: Tensor,
     noise: Tensor,
     chosen: Tensor,
@@ -125,7 +124,7 @@ def imagine(
     Args:
         policy: pi_old.
         value: V_old.
-        world: the learned world.
+        dynamics: the learned dynamics.
         rules: of a task that never ends early.
         starts: [N, o] first states.
         noise: [H, N, a] standard normal draws.
@@ -138,7 +137,7 @@ def imagine(
     low, high = torch.tensor(rules.box.low), torch.tensor(rules.box.high)
     middle, half = (high + low) / 2, (high - low) / 2
     rows = torch.arange(len(starts))
-    members = len(world.weights[0])
+    members = len(dynamics.weights[0])
     sound = torch.ones(len(starts), dtype=torch.bool)
 
     def normalise(x: Tensor, units: tuple[Tensor, Tensor]) -> Tensor:
@@ -146,27 +145,29 @@ def imagine(
         return (x - mean) / std
 
     def values_of(states: Tensor) -> Tensor:
-        value_of: Tensor = value(normalise(states, world.observation))
+        value_of: Tensor = value(normalise(states, dynamics.observation))
         return value_of.squeeze(-1)
 
     state, value_now = starts, values_of(starts)
     steps = []
     for draw, member in zip(noise, chosen, strict=True):
         # 2. Act, and let every member predict.
-        observation = normalise(state, world.observation)
+        observation = normalise(state, dynamics.observation)
         action = policy.mean(observation) + std * draw
         boxed = middle + action.clamp(-1, 1) * half
-        change = world.predict(
-            torch.cat([observation, normalise(boxed, world.action)], -1)
+        change = dynamics.predict(
+            torch.cat([observation, normalise(boxed, dynamics.action)], -1)
         )
-        following = state + (change * world.delta[1] + world.delta[0])
+        following = state + (change * dynamics.delta[1] + dynamics.delta[0])
         raw = reward_of(
             state.expand_as(following), boxed.expand(members, *boxed.shape), following
         )
         # 3. Rewards and local uncertainty in scaled units; mask what runs away.
         clip = rules.returns.reward_clip
         clipped = raw if clip is None else raw.clamp(-clip, clip)
-        reward = clipped / world.return_std if rules.returns.scale_rewards else clipped
+        reward = (
+            clipped / dynamics.return_std if rules.returns.scale_rewards else clipped
+        )
         next_values = values_of(following)
         local = (reward + rules.returns.gamma * next_values).var(0, correction=0)
         mean_reward = reward.mean(0)
@@ -309,7 +310,7 @@ def improve_policy(
 class TorchEnsemble(nn.Module):
     """Weight-normalised members, stacked along the first axis."""
 
-    def __init__(self, ensemble: models.Ensemble) -> None:
+    def __init__(self, ensemble: Ensemble) -> None:
         super().__init__()
         layers = [one for one in ensemble.layers if isinstance(one, WeightNorm)]
         if ensemble.form != PUBLISHED:

@@ -7,9 +7,9 @@ import torch
 
 from pombu.bench.pytorch import (
     Samples,
+    TorchDynamics,
     TorchEnsemble,
     TorchPolicy,
-    TorchWorld,
     fit_ensemble,
     imagine,
     improve_policy,
@@ -19,8 +19,8 @@ from pombu.bench.pytorch import (
 )
 from pombu.bench.timing import Work
 from pombu.bench.workload import Workload
-from pombu.cores import usable_cores
 from pombu.data import build_dataset, regression
+from pombu.parallel import usable_cores
 
 
 def pieces(work: Workload) -> dict[str, Work]:
@@ -54,13 +54,13 @@ def _with_best_threads(piece: Work) -> Work:
 def _imagination(work: Workload) -> Work:
     state, rules = work.state, work.rules
     policy, value = TorchPolicy(state.policy), network(state.value)
-    world, starts = TorchWorld.of(work.world), tensor(work.starts)
+    dynamics, starts = TorchDynamics.of(work.dynamics), tensor(work.starts)
     shape = (rules.horizon, len(starts))
 
     def piece() -> object:
         noise = torch.randn(*shape, policy.log_std.shape[0])
-        chosen = torch.randint(work.world.members, shape)
-        return imagine(policy, value, world, rules, starts, noise, chosen)
+        chosen = torch.randint(work.dynamics.members, shape)
+        return imagine(policy, value, dynamics, rules, starts, noise, chosen)
 
     return piece
 

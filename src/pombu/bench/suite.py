@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from pombu.algorithms.pombu import Learner
+from pombu.algorithms.pombu.learner import Learner
+from pombu.algorithms.presets import preset
 from pombu.bench import algorithms
 from pombu.bench.comparison import compare, uncertainty_cost
 from pombu.bench.timing import CompileClock, Work, seconds
@@ -30,12 +31,11 @@ from pombu.bench.workload import (
 )
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import Episode, Task, collect, load
-from pombu.presets import preset
-from pombu.randomness import Keys
+from pombu.parallel import Workers, jit
+from pombu.rng import Keys
 from pombu.training.algorithm import StageTimer
 from pombu.training.loop import peak_memory
 from pombu.training.run import provenance
-from pombu.workers import Workers, jit
 
 Figures = dict[str, Any]
 STORED = 20_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import jax
 
-from pombu.workers import ready
+from pombu.parallel import ready
 
 Work = Callable[[], object]
 

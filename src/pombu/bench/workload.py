@@ -15,18 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pombu.algorithms.pombu import Learner, State
-from pombu.config import POMBUConfig
+from pombu.algorithms.pombu.config import POMBUConfig
+from pombu.algorithms.pombu.learner import Learner, State
+from pombu.algorithms.presets import preset
 from pombu.data import learn_from
+from pombu.dynamics.ensemble import Ensemble
+from pombu.dynamics.fit import fit_dynamics
+from pombu.dynamics.model import Dynamics, DynamicsRules
 from pombu.envs import Episode, Task, collect, load
-from pombu.fitting import fit_world
-from pombu.imagination import Imagined, imagine_in_shards
-from pombu.improvement import Batch, improve_policy, improve_value, prepare
-from pombu.models import Ensemble
-from pombu.presets import preset
-from pombu.randomness import Keys
-from pombu.returns import Targets
-from pombu.worlds import Rules, World, starts
+from pombu.optim.ppo import Batch, improve_policy, improve_value, prepare
+from pombu.rng import Keys
+from pombu.rollout.imagine import Imagined, imagine_in_shards
+from pombu.rollout.plan import starts
+from pombu.rollout.returns import Targets
 
 TASK = "HalfCheetah"
 SEED = 0
@@ -39,7 +40,7 @@ class Workload:
     learner: Learner
     state: State
     episodes: Sequence[Episode]
-    rules: Rules
+    rules: DynamicsRules
 
     @property
     def config(self) -> POMBUConfig:
@@ -59,9 +60,9 @@ class Workload:
         return Keys(SEED, 1)
 
     @cached_property
-    def world(self) -> World:
+    def dynamics(self) -> Dynamics:
         """What it imagines in."""
-        return self.learner.world(self.state)
+        return self.learner.dynamics(self.state)
 
     @cached_property
     def starts(self) -> Float[Array, "N o"]:
@@ -72,7 +73,7 @@ class Workload:
     @cached_property
     def members(self) -> Float[Array, " K"]:
         """Every member gives the next state equally often."""
-        return jnp.full(self.world.members, 1.0 / self.world.members)
+        return jnp.full(self.dynamics.members, 1.0 / self.dynamics.members)
 
     @cached_property
     def batch(self) -> Batch:
@@ -85,7 +86,7 @@ class Workload:
         return imagine_in_shards(
             self.state.policy,
             self.state.value,
-            self.world,
+            self.dynamics,
             self.rules,
             self.starts,
             self.members,
@@ -96,7 +97,7 @@ class Workload:
 
     def fit(self) -> Ensemble:
         """One fit from fresh weights."""
-        ensemble, _ = fit_world(
+        ensemble, _ = fit_dynamics(
             self.state.ensemble,
             self.episodes,
             self.state.experience,

@@ -22,7 +22,7 @@ COMMANDS = {
     "evaluate": "measure a trained policy on real episodes",
     "video": "film a trained policy",
     "plot": "draw learning curves",
-    "diagnose": "compare a run's learned world with the real one",
+    "diagnose": "compare a run's learned dynamics with the real one",
     "model-study": "compare models by their error on the episodes of stored runs",
     "results": "keep runs for others to check, and write a page about them",
     "report": "write one HTML page about one or more runs",

@@ -1,4 +1,4 @@
-"""`pombu diagnose`: how good a run's learned world is, and what limits the run."""
+"""`pombu diagnose`: how good a run's learned dynamics is, and what limits the run."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ FOLDER = "diagnosis"
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """Compare a run's learned world with fresh real episodes, in figures and words.
+    """Compare a run's learned dynamics with fresh real episodes, in figures and words.
 
     Drawn are the prediction error by horizon and dimension, a real trajectory beside
     the imagined one, and the members' disagreement against their error. The words say

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pombu.cores import usable_cores
+from pombu.parallel import usable_cores
 
 CORE = (
     "jax",

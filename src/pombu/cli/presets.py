@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pombu import presets
+from pombu.algorithms import presets
 from pombu.algorithms.registry import ALGORITHMS, find
 from pombu.envs import CATALOGUE, resolve
 from pombu.training import config_file

@@ -6,8 +6,8 @@ from pathlib import Path
 import tyro
 
 from pombu.agent.runs import algorithm_of
+from pombu.algorithms.config import budget
 from pombu.cli.train import announce, callbacks_of, print_result
-from pombu.config.budget import budget
 from pombu.errors import UsageError
 from pombu.training.loop import learn
 from pombu.training.run import open_run

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Generic, TypeVar
 import tyro
 from rich.console import Console
 
-from pombu import presets
-from pombu.algorithms import registry
+from pombu.algorithms import presets, registry
+from pombu.algorithms.config import budget
 from pombu.cli import parsing
-from pombu.config.budget import budget
 from pombu.data import read_logged
+from pombu.dynamics.model import require_reward
 from pombu.envs import (
     CATALOGUE,
     EnvConfig,
@@ -34,7 +34,6 @@ from pombu.training.display import display
 from pombu.training.loggers import TensorBoard, WeightsAndBiases
 from pombu.training.loop import Result, learn
 from pombu.training.run import EVALUATION, Run, RunSpec, create, require_free
-from pombu.worlds import require_reward
 
 C = TypeVar("C")
 ENV, ALGORITHM, PRESET = "HalfCheetah", "pombu", "fast"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pombu.algorithms.presets import horizon_of
 from pombu.algorithms.registry import ALGORITHMS
 from pombu.analysis import artifacts
 from pombu.analysis.artifacts import markdown_table
@@ -22,7 +23,6 @@ from pombu.paper.experiments import Profile, Reproduction
 from pombu.paper.outputs import write_provenance
 from pombu.paper.panel_runs import Request
 from pombu.paper.reproduce import PAGES, find, names
-from pombu.presets.sizes import horizon_of
 from pombu.studies.jobs import Job, longest
 from pombu.training.run import VERSIONS
 
@@ -224,7 +224,7 @@ def measure(curve: Curve) -> MeasuredRun:
 
 
 def planned_imagined_steps(job: Job) -> int | None:
-    """Steps in the learned world, from the config; None where runs decide it."""
+    """Steps in the learned dynamics, from the config; None where runs decide it."""
     config, horizon = job.config(), horizon_of(job.task, job.horizon)
     if job.algorithm in ("sac", "ppo"):
         return 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from matplotlib.figure import Figure
 
+from pombu.algorithms.presets import horizon_of
 from pombu.analysis.plots import (
     BLACK,
     BLUE,
@@ -23,7 +24,6 @@ from pombu.analysis.plots import (
     VERMILLION,
 )
 from pombu.analysis.results_page import Published
-from pombu.presets.sizes import horizon_of
 from pombu.studies.jobs import Job
 
 if TYPE_CHECKING:

@@ -20,15 +20,17 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from pombu.actor_critic import ADAM, Frozen, expanded_targets, model_loss
-from pombu.algorithms import pets
-from pombu.analysis import artifacts
-from pombu.analysis.plots import BLUE, GREY, VERMILLION, grid, style
-from pombu.config import PETSConfig, STEVEConfig
-from pombu.data import Transitions, learn_from
-from pombu.envs import Episode, Task, collect, load
-from pombu.envs.point import ACTION_BOUND
-from pombu.expansion import (
+from pombu.algorithms.pets import learner as pets
+from pombu.algorithms.pets.config import PETSConfig
+from pombu.algorithms.presets import preset
+from pombu.algorithms.steve.actor_critic import (
+    ADAM,
+    Frozen,
+    expanded_targets,
+    model_loss,
+)
+from pombu.algorithms.steve.config import STEVEConfig
+from pombu.algorithms.steve.expansion import (
     ActorCritic,
     ExpansionModel,
     everyone,
@@ -36,12 +38,17 @@ from pombu.expansion import (
     init_model,
     target_samples,
 )
-from pombu.models import fit_gaussian, predict
+from pombu.analysis import artifacts
+from pombu.analysis.plots import BLUE, GREY, VERMILLION, grid, style
+from pombu.data import Transitions, learn_from
+from pombu.dynamics.ensemble import predict
+from pombu.dynamics.gaussian import fit_gaussian
+from pombu.envs import Episode, Task, collect, load
+from pombu.envs.point import ACTION_BOUND
 from pombu.paper.experiments import Profile, Reproduction
 from pombu.paper.outputs import write_provenance
-from pombu.presets import preset
-from pombu.randomness import Keys
-from pombu.workers import jit
+from pombu.parallel import jit
+from pombu.rng import Keys
 
 WEIGHTINGS: dict[str, dict[str, Any]] = {
     "STEVE": {},

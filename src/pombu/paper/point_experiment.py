@@ -20,7 +20,7 @@ from numpy import ndarray
 
 from pombu.analysis import artifacts
 from pombu.envs import load
-from pombu.networks import MLP
+from pombu.nn import MLP
 from pombu.paper.point_model import (
     GAMMA,
     PointModel,
@@ -36,8 +36,8 @@ from pombu.paper.point_model import (
     timed_next_values,
     train_values,
 )
+from pombu.parallel import Workers
 from pombu.uncertainty.algorithm1 import local_uncertainty, propagate
-from pombu.workers import Workers
 
 SHARED = ("environments", "datasets")
 """Settings that say which datasets there are, not what one of them is."""

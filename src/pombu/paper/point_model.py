@@ -19,16 +19,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from pombu.config import ModelConfig, ReturnConfig
 from pombu.data import learn_from, no_experience
+from pombu.dynamics.config import ModelConfig, ReturnConfig
+from pombu.dynamics.fit import FitReport, fit_dynamics, fresh_ensemble
+from pombu.dynamics.model import Dynamics, DynamicsRules, dynamics_of, predict_step
 from pombu.envs import Episode, Task, collect
-from pombu.fitting import fit_world, fresh_ensemble
-from pombu.models import FitReport
-from pombu.networks import MLP, init_mlp, xavier
-from pombu.values import init_value
-from pombu.values import predict as predict_value
-from pombu.workers import Workers
-from pombu.worlds import Rules, World, predict_step, world_of
+from pombu.nn import MLP, init_mlp, init_value, predict_value, xavier
+from pombu.parallel import Workers
 
 GAMMA = 1.0
 
@@ -105,17 +102,17 @@ POINT_PROFILES = {
 
 
 class PointModel(eqx.Module):
-    """The learned world with the policy that acts in it."""
+    """The learned dynamics with the policy that acts in it."""
 
-    world: World
+    dynamics: Dynamics
     policy: MLP
-    rules: Rules = eqx.field(static=True)
+    rules: DynamicsRules = eqx.field(static=True)
 
     def alone(self, member: int) -> "PointModel":
         """The same with one member only."""
-        layers = jax.tree.map(lambda x: x[member : member + 1], self.world.layers)
-        world = dataclasses.replace(self.world, layers=layers)
-        return dataclasses.replace(self, world=world)
+        layers = jax.tree.map(lambda x: x[member : member + 1], self.dynamics.layers)
+        dynamics = dataclasses.replace(self.dynamics, layers=layers)
+        return dataclasses.replace(self, dynamics=dynamics)
 
 
 class Rolled(NamedTuple):
@@ -195,7 +192,7 @@ def fit_model(
     nothing = no_experience(task.observation_dim, task.action_dim)
     experience = learn_from(nothing, data.training, GAMMA)
     rows = sum(len(episode) for episode in data.training)
-    ensemble, report = fit_world(
+    ensemble, report = fit_dynamics(
         fresh_ensemble(key, task, config),
         data.training,
         experience,
@@ -205,7 +202,7 @@ def fit_model(
         0,
         workers,
     )
-    rules = Rules(
+    rules = DynamicsRules(
         contract=task.contract,
         box=task.action_box,
         returns=ReturnConfig(gamma=GAMMA, reward_clip=None, variance_clip=None),
@@ -213,7 +210,7 @@ def fit_model(
         runaway=np.inf,
         precision=config.precision,
     )
-    return PointModel(world_of(ensemble, experience, config), policy, rules), report
+    return PointModel(dynamics_of(ensemble, experience, config), policy, rules), report
 
 
 def roll(model: PointModel, starts: Float[Array, "N o"], key: PRNGKeyArray) -> Rolled:
@@ -224,8 +221,8 @@ def roll(model: PointModel, starts: Float[Array, "N o"], key: PRNGKeyArray) -> R
         state: Float[Array, "N o"], key: PRNGKeyArray
     ) -> tuple[Float[Array, "N o"], tuple[Array, Array, Array]]:
         action = model.rules.box.to_box(model.policy(state))
-        following, rewards = predict_step(model.world, model.rules, state, action)
-        chosen = jax.random.randint(key, rows.shape, 0, model.world.members)
+        following, rewards = predict_step(model.dynamics, model.rules, state, action)
+        chosen = jax.random.randint(key, rows.shape, 0, model.dynamics.members)
         return following[chosen, rows], (state, rewards, following)
 
     keys = jax.random.split(key, model.rules.horizon)
@@ -278,8 +275,8 @@ def next_values(
     model: PointModel, value: MLP, states: Float[Array, "K H N o"]
 ) -> Float[Array, "K H N"]:
     """V(s') of predicted next states, in the task's own units."""
-    return model.world.return_std * predict_value(
-        value, model.world.observation.normalise(states)
+    return model.dynamics.return_std * predict_value(
+        value, model.dynamics.observation.normalise(states)
     )
 
 
@@ -291,9 +288,9 @@ def timed_next_values(
     following = jnp.arange(1, horizon + 1)[:, None]
     time = jnp.broadcast_to(clock(horizon, following), states.shape[:-1])
     inputs = jnp.concatenate(
-        [model.world.observation.normalise(states), time[..., None]], axis=-1
+        [model.dynamics.observation.normalise(states), time[..., None]], axis=-1
     )
-    values = model.world.return_std * predict_value(value, inputs)
+    values = model.dynamics.return_std * predict_value(value, inputs)
     return jnp.where(following < horizon, values, 0.0)
 
 
@@ -308,7 +305,7 @@ def train_values(
     settings: PointSettings, model: PointModel, key: PRNGKeyArray
 ) -> ValueTraining:
     """The literal stages, then on until flat; a V with a clock until flat."""
-    dim = model.world.observation.mean.shape[0]
+    dim = model.dynamics.observation.mean.shape[0]
     plain_key, timed_key, literal_key, pool_key, flat_key = jax.random.split(key, 5)
     learner = _start(init_value(plain_key, dim, settings.value_hidden))
     timed = _start(init_value(timed_key, dim + 1, settings.value_hidden))
@@ -388,12 +385,12 @@ def imagine_samples(model: PointModel, count: int, key: PRNGKeyArray) -> ValueSa
     contract = model.rules.contract
     assert contract is not None
     rolled = roll(model, contract.initial(start_key, count), roll_key)
-    returns = jnp.cumsum(rolled.rewards[::-1], axis=0)[::-1] / model.world.return_std
+    returns = jnp.cumsum(rolled.rewards[::-1], axis=0)[::-1] / model.dynamics.return_std
     horizon = model.rules.horizon
     time = jnp.broadcast_to(
         clock(horizon, jnp.arange(horizon))[:, None, None], (*returns.shape, 1)
     )
-    states = model.world.observation.normalise(rolled.states)
+    states = model.dynamics.observation.normalise(rolled.states)
     return ValueSamples(*(x.swapaxes(0, 1) for x in (states, time, returns)))
 
 

@@ -15,7 +15,7 @@ from pombu.analysis.plots import grid, thousands
 from pombu.analysis.results_page import Published
 from pombu.analysis.statistics import performance_profile
 from pombu.envs import CATALOGUE
-from pombu.networks import MLP
+from pombu.nn import MLP, init_value, predict_value
 from pombu.paper import published
 from pombu.paper.drawing import STAND_IN_NOTE, add_legend, draw_table
 from pombu.paper.experiments import (
@@ -35,13 +35,12 @@ from pombu.paper.experiments import (
 from pombu.paper.learning_curves import task_panels
 from pombu.paper.outputs import hours, imagined_steps, in_words
 from pombu.paper.panel_runs import Group, Results
+from pombu.parallel import jit
 from pombu.uncertainty.algorithm1 import (
     local_uncertainty,
     propagate,
     standard_deviation,
 )
-from pombu.values import init_value, predict
-from pombu.workers import jit
 
 METHODS = (POMBU, STEVE, MBMPO, SLBO, METRPO, PETS)
 """The columns of Table 2."""
@@ -159,7 +158,7 @@ def batch_seconds(
     def algorithm_1(
         value: MLP, rewards: Float[Array, "K H N"], states: Float[Array, "K H N o"]
     ) -> Float[Array, "H N"]:
-        local = local_uncertainty(rewards, predict(value, states), 0.99)
+        local = local_uncertainty(rewards, predict_value(value, states), 0.99)
         return standard_deviation(propagate(local, 0.99))
 
     algorithm_1(value, rewards, states).block_until_ready()

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from pombu.cores import usable_cores
 from pombu.errors import UsageError
+from pombu.parallel import usable_cores
 from pombu.studies.worker import FAILURE, INTERRUPTED, LOG, THREADS, note_failure
 
 Ending = Literal["finished", "interrupted", "failed"]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pombu import presets
+from pombu.algorithms import presets
+from pombu.algorithms.config import budget
 from pombu.algorithms.registry import find, options
-from pombu.config.budget import budget
 from pombu.envs import EnvConfig, load, resolve, short_name
 from pombu.errors import UsageError
 from pombu.files import safe_name

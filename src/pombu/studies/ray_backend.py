@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from pombu.cores import usable_cores
 from pombu.data.episodes import EPISODES
 from pombu.errors import RunError, UsageError
 from pombu.files import write_atomic
+from pombu.parallel import usable_cores
 from pombu.studies.backends import BackendOptions, Ending
 from pombu.studies.worker import (
     LOG,

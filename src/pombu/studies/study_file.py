@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pombu import presets
-from pombu.algorithms import registry
+from pombu.algorithms import presets, registry
 from pombu.envs import EnvConfig, resolve
 from pombu.errors import UsageError
-from pombu.randomness import SEEDS
+from pombu.rng import SEEDS
 from pombu.studies.jobs import Job, OverrideError, require_trusted
 from pombu.training.config_file import flat
 

@@ -76,7 +76,7 @@ class Counters(Protocol):
 
     @property
     def imagined_steps(self) -> Any:
-        """Steps taken in the learned world."""
+        """Steps taken in the learned dynamics."""
 
 
 S = TypeVar("S", bound=Counters)
@@ -140,10 +140,10 @@ class Algorithm(Protocol[S]):
 
 
 @runtime_checkable
-class Digests(Protocol[S]):
+class Updatable(Protocol[S]):
     """An algorithm that can be given real episodes instead of collecting them."""
 
-    def digest(
+    def update(
         self,
         state: S,
         episodes: EpisodeStore,
@@ -154,7 +154,7 @@ class Digests(Protocol[S]):
 
 
 @runtime_checkable
-class Explores(Digests[S], Protocol[S]):
+class Explores(Updatable[S], Protocol[S]):
     """One that also says how to collect them."""
 
     def explore(self, state: S, episodes: EpisodeStore) -> tuple[S, Any]:
@@ -168,13 +168,13 @@ def begin_from(
 
     They do not count as real steps of the run, whose budget is for steps yet to come.
     """
-    if not isinstance(algorithm, Digests):
+    if not isinstance(algorithm, Updatable):
         raise UsageError(
             f"{algorithm.name} cannot start from logged data: choose pombu, meppo, "
             "metrpo or slbo, or leave the data out."
         )
     episodes = EpisodeStore(logged)
-    state, metrics = algorithm.digest(
+    state, metrics = algorithm.update(
         algorithm.init(seed), episodes, list(logged), StageTimer()
     )
     require_finite(metrics, int(state.iteration))

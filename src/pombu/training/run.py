@@ -24,11 +24,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pombu.cores import usable_cores
 from pombu.data.episodes import EPISODES
 from pombu.errors import RunError, UsageError
 from pombu.files import write_atomic
-from pombu.randomness import require_seed
+from pombu.parallel import usable_cores
+from pombu.rng import require_seed
 from pombu.training import checkpoint, config_file
 
 CONFIG = "config.json"

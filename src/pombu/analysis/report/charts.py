@@ -17,7 +17,7 @@ from pombu.analysis.curves import Curve, groups_alike, labels_of
 from pombu.analysis.plots import BLACK, CYCLE, GREY
 from pombu.analysis.report.measure import Calibrated
 from pombu.analysis.statistics import DRAWS, LEVEL, align
-from pombu.prediction_error import HORIZONS
+from pombu.dynamics.error import HORIZONS
 from pombu.uncertainty.calibration import coverage_curve
 
 Trace = dict[str, Any]

@@ -21,14 +21,14 @@ from numpy import ndarray
 
 from pombu.agent.runs import algorithm_of, load_state
 from pombu.agent.video import frames, write_video
-from pombu.algorithms.pombu import Learner, State
+from pombu.algorithms.pombu.learner import Learner, State
+from pombu.dynamics.model import DynamicsRules
 from pombu.envs import collect
 from pombu.errors import UsageError
-from pombu.estimates import q_returns, q_uncertainty
-from pombu.randomness import Keys
+from pombu.rng import Keys
+from pombu.rollout.q_value import q_returns, q_uncertainty
 from pombu.training.algorithm import Algorithm
 from pombu.training.run import Run
-from pombu.worlds import Rules
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -121,10 +121,10 @@ def calibrate(algorithm: Algorithm[Any], state: Any, seed: int = 0) -> Calibrate
         )
     keys = Keys(seed, int(state.iteration))
     observations, actions, real = _real_returns(algorithm, state, keys)
-    world = algorithm.world(state)
+    dynamics = algorithm.dynamics(state)
     # Whole episodes, also where training imagines less: real ones are whole, too.
     rules = replace(algorithm.rules, horizon=algorithm.task.horizon)
-    task = (state.policy, state.value, world, rules)
+    task = (state.policy, state.value, dynamics, rules)
     imagined, sound = q_returns(
         *task,
         jnp.repeat(observations, IMAGINED, 0),
@@ -184,7 +184,7 @@ def _real_returns(
     )
 
 
-def _discounted(rewards: np.ndarray, rules: Rules) -> float:
+def _discounted(rewards: np.ndarray, rules: DynamicsRules) -> float:
     """The return that the agent seeks, in units of the task's reward."""
     clip = rules.returns.reward_clip
     limited = rewards if clip is None else np.clip(rewards, -clip, clip)

@@ -1,0 +1,98 @@
+"""What the configs of several algorithms share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pombu.dynamics.config import ImaginationConfig, PlainReturnConfig
+from pombu.errors import UsageError, at_least, within
+from pombu.optim.config import BaselineConfig
+
+
+class Growing:
+    """A config whose real transitions are all kept, however many come."""
+
+    capacity: int
+    iterations: int
+    trajectories: int
+
+    def rows(self, horizon: int) -> int:
+        """Real transitions to make room for."""
+        return self.capacity or self.iterations * self.trajectories * horizon
+
+
+@dataclass(frozen=True)
+class ExplorationConfig:
+    """Exploration policies, which collect all real data after the first iteration."""
+
+    policies: int = 10
+    """Exploration policies per iteration; 0 collects with the policy itself."""
+    trajectories: int = 200
+    """Virtual trajectories that each of them is trained on."""
+    random_members: bool = True
+    """Each exploration policy draws its next states with its own random weighting of
+    the members (published code)."""
+    centred: bool = False
+    """Subtract from the bonus its mean over the trajectories at each step, so that it
+    prefers what is more uncertain than usual; otherwise every action is rewarded for
+    the uncertainty that all of them share (published code)."""
+
+
+def require_imagination(
+    imagination: ImaginationConfig, returns: PlainReturnConfig
+) -> None:
+    """Refuse what no model-based method can imagine with."""
+    at_least("imagination.trajectories", imagination.trajectories, 1)
+    at_least("imagination.shards", imagination.shards, 1)
+    if imagination.trajectories % imagination.shards:
+        raise UsageError(
+            f"imagination.trajectories is {imagination.trajectories}, which "
+            f"imagination.shards = {imagination.shards} does not divide: choose a "
+            "multiple."
+        )
+    if imagination.steps is not None:
+        at_least("imagination.steps", imagination.steps, 1)
+    share = imagination.real_starts
+    within("imagination.real_starts", share, "[0, 1]", 0 <= share <= 1)
+    stop = imagination.disagreement_stop
+    if stop is not None:
+        within("imagination.disagreement_stop", stop, "(0, 1]", 0 < stop <= 1)
+        if not returns.bootstrap:
+            raise UsageError(
+                "imagination.disagreement_stop cuts trajectories off where V must go "
+                "on, and returns.bootstrap does not ask it: set returns.bootstrap, or "
+                "leave the stop out."
+            )
+    gamma, lam = returns.gamma, returns.lam
+    within("returns.gamma", gamma, "(0, 1]", 0 < gamma <= 1)
+    within("returns.lam", lam, "[0, 1]", 0 <= lam <= 1)
+
+
+def require_baseline(
+    name: str,
+    baseline: BaselineConfig,
+    returns: PlainReturnConfig,
+) -> None:
+    """Refuse to continue branches with a baseline that says nothing of their end."""
+    if returns.bootstrap and baseline.kind == "linear":
+        raise UsageError(
+            f"returns.bootstrap asks for a value past the horizon, and {name}'s linear "
+            "baseline has none: set baseline.kind to network, or leave it out."
+        )
+
+
+def budget(config: Any, horizon: Callable[[], int], wanted: int | None = None) -> int:
+    """The real steps wanted, or as many as the config plans.
+
+    The task's horizon is asked for only where it matters, since to know it the
+    environment must be made.
+
+    Raises:
+        UsageError: PPO would take the last of them with a learning rate of 0.
+    """
+    if wanted is None:
+        return int(config.iterations * config.trajectories * horizon())
+    # PPO's learning rate falls to 0 at the end of the plan.
+    if hasattr(config, "require_rate"):
+        config.require_rate(wanted, horizon())
+    return wanted

@@ -1,0 +1,1 @@
+"""POMBU and MEPPO."""

@@ -1,0 +1,106 @@
+"""The configuration of POMBU and of MEPPO."""
+
+from dataclasses import dataclass, field
+from typing import SupportsFloat
+
+from pombu.algorithms.config import ExplorationConfig, Growing, require_imagination
+from pombu.dynamics.config import ImaginationConfig, ModelConfig, ReturnConfig
+from pombu.envs import EnvConfig
+from pombu.errors import UsageError, at_least
+from pombu.optim.config import PolicyConfig, TailConfig, ValueConfig
+
+ALPHA_FACTOR = 1.3
+"""How fast alpha gives way, per update."""
+
+ALPHA_FLOOR = 0.01
+"""The least share of the configured alpha that stays."""
+
+
+@dataclass(frozen=True)
+class POMBUConfig(Growing):
+    """Policy Optimization with Model-Based Uncertainty (Algorithm 2)."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """The environment."""
+    alpha: float = 0.5
+    """How much the uncertainty of the surrogate objective is penalised."""
+    minimum_kl: float | None = None
+    """While an update's KL stays below this, alpha shrinks, to a hundredth at most, and
+    above twice this it grows back, so that the penalty cannot stop the policy
+    altogether; None keeps alpha as it is (paper)."""
+    beta: float = 10.0
+    """How much exploration policies seek uncertainty."""
+    updates: int = 20
+    """M, policy updates per iteration."""
+    trajectories: int = 10
+    """N, real trajectories per iteration."""
+    least_steps: int = 0
+    """Real steps per iteration, at least: where episodes end early, more rounds of
+    trajectories are collected; 0 collects a single round (paper)."""
+    iterations: int = 100
+    """Iterations over which learning rates fall."""
+    evaluation_episodes: int = 20
+    """Real episodes per evaluation; they are not learned from."""
+    capacity: int = 0
+    """Real transitions to make room for; 0 takes what the iterations will collect."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """The learned dynamics and its fit."""
+    imagination: ImaginationConfig = field(default_factory=ImaginationConfig)
+    """Virtual trajectories."""
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    """The policy and its update."""
+    value: ValueConfig = field(default_factory=ValueConfig)
+    """The value function and its update."""
+    tail: TailConfig = field(default_factory=TailConfig)
+    """The uncertainty past the end of a virtual trajectory."""
+    returns: ReturnConfig = field(default_factory=ReturnConfig)
+    """Units of rewards, advantages and uncertainty."""
+    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
+    """Exploration policies."""
+
+    def __post_init__(self) -> None:
+        at_least("capacity", self.capacity, 0)
+        at_least("alpha", self.alpha, 0)
+        at_least("beta", self.beta, 0)
+        if self.minimum_kl is not None:
+            at_least("minimum_kl", self.minimum_kl, 0)
+        at_least("updates", self.updates, 0)
+        at_least("trajectories", self.trajectories, 1)
+        at_least("least_steps", self.least_steps, 0)
+        at_least("iterations", self.iterations, 1)
+        at_least("evaluation_episodes", self.evaluation_episodes, 1)
+        at_least("exploration.policies", self.exploration.policies, 0)
+        require_imagination(self.imagination, self.returns)
+        if self.tail.use and not self.returns.bootstrap:
+            raise UsageError(
+                "tail.use continues the uncertainty where V continues the return, and "
+                "returns.bootstrap is off: set both or neither."
+            )
+
+    def next_alpha(self, alpha: float, kl: SupportsFloat) -> float:
+        """alpha for the next update, given this one's and the KL that came of it."""
+        if self.minimum_kl is None:
+            return alpha
+        if float(kl) < self.minimum_kl:
+            return max(alpha / ALPHA_FACTOR, ALPHA_FLOOR * self.alpha)
+        if float(kl) > 2 * self.minimum_kl:
+            return min(alpha * ALPHA_FACTOR, self.alpha)
+        return alpha
+
+    def require_full_minibatches(self, horizon: int) -> None:
+        """Refuse minibatches that an imagined batch could not fill."""
+        trajectories = self.imagination.trajectories
+        if self.exploration.policies:
+            trajectories = min(trajectories, self.exploration.trajectories)
+        horizon = self.imagination.horizon(horizon)
+        samples = trajectories * horizon
+        largest = max(self.policy.minibatch, self.value.minibatch)
+        if self.tail.use:
+            largest = max(largest, self.tail.minibatch)
+        if largest > samples:
+            raise UsageError(
+                f"A minibatch of {largest} is larger than an imagined batch of "
+                f"{samples} samples ({trajectories} trajectories of {horizon} steps): "
+                "lower the minibatches of policy, value and tail or imagine more "
+                "trajectories."
+            )

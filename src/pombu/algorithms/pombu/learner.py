@@ -1,0 +1,316 @@
+"""POMBU: Policy Optimization with Model-Based Uncertainty (Algorithm 2).
+
+One iteration collects real trajectories with exploration policies, fits the ensemble,
+improves value and policy M times on imagined trajectories, and evaluates. The paper's
+loop begins with the fit and ends with exploration; turned so that collection comes
+first, every evaluated policy has learned from exactly the real steps counted so far.
+
+MEPPO is the same with alpha = 0, beta = 0 and no exploration policies.
+"""
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pombu.algorithms.base import (
+    EnsembleLearner,
+    Metrics,
+    WithEnsemble,
+    after_iteration,
+    as_noisy,
+    fresh_policy,
+    init_counters,
+    keys_of,
+    share_done,
+)
+from pombu.algorithms.pombu.config import POMBUConfig
+from pombu.algorithms.pombu.exploration import (
+    NOTHING_SOUGHT,
+    centre_bonus,
+    exploration_metrics,
+)
+from pombu.data import Normaliser, no_experience
+from pombu.data.episodes import EpisodeStore
+from pombu.dynamics.fit import fresh_ensemble
+from pombu.dynamics.model import rules_of
+from pombu.dynamics.termination import init_termination
+from pombu.envs import Episode, Task
+from pombu.nn import MLP, GaussianPolicy, VarianceValue, init_value, init_variance
+from pombu.optim.metrics import improvement_metrics, improvement_summary, policy_metrics
+from pombu.optim.objectives import exploration_advantage
+from pombu.optim.ppo import (
+    improve_policy,
+    improve_value,
+    improve_variance,
+    policy_adam,
+    prepare,
+    value_adam,
+)
+from pombu.rng import Keys
+from pombu.rollout.imagine import Imagined
+from pombu.rollout.plan import RolloutPlan
+from pombu.rollout.real import alone, gather
+from pombu.training.algorithm import StageTimer
+
+
+class State(WithEnsemble):
+    """Everything that a run is, beside its episodes."""
+
+    alpha: np.ndarray
+    """The penalty's weight now."""
+    policy_optimiser: Any
+    value: MLP
+    value_optimiser: Any
+    tail: VarianceValue | None = None
+    """U_psi; None where nothing continues D past the end of a trajectory."""
+    tail_optimiser: Any = None
+
+
+class Learner(EnsembleLearner[POMBUConfig, State]):
+    """Algorithm 2 over one task: `init` a state, then `iterate` it."""
+
+    algorithm = "pombu"
+
+    def __init__(
+        self,
+        task: Task,
+        config: POMBUConfig,
+        name: str = "",
+        workers: int | None = None,
+    ) -> None:
+        config.require_full_minibatches(task.horizon)
+        super().__init__(task, config, name, workers)
+        self.rules = rules_of(task, config.returns, config.imagination, config.model)
+
+    def init(self, seed: int) -> State:
+        """Untrained networks and no experience."""
+        config, task = self.config, self.task
+        keys = Keys(seed, 0)
+        dim = task.observation_dim
+        policy = fresh_policy(keys.jax("policy"), task, config.policy)
+        value = init_value(keys.jax("value"), dim, config.value.hidden)
+        tail = None
+        if config.tail.use:
+            tail = init_variance(keys.jax("tail"), dim, config.tail.hidden)
+        return State(
+            **init_counters(seed),
+            alpha=np.asarray(config.alpha, float),
+            policy=policy,
+            policy_optimiser=policy_adam(config.policy).init(policy),
+            value=value,
+            value_optimiser=value_adam(config.value).init(value),
+            tail=tail,
+            tail_optimiser=tail and value_adam(config.tail).init(tail.network),
+            ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
+            experience=no_experience(dim, task.action_dim, task.frame_dim),
+            ending=init_termination(keys.jax("ending"), task, config.model.termination),
+        )
+
+    def iterate(
+        self, state: State, episodes: EpisodeStore, stage: StageTimer
+    ) -> tuple[State, Metrics]:
+        """One pass of Algorithm 2's loop."""
+        config = self.config
+        keys = keys_of(state)
+        with stage("explore"):
+            state, explorers, sought = self.exploration(state, episodes)
+        with stage("collect"):
+            collected = gather(
+                self.task, explorers, config.trajectories, config.least_steps, keys
+            )
+            episodes.append(collected)
+        state, learned = self.update(state, episodes, collected, stage)
+        with stage("evaluate"):
+            evaluated = self.evaluate(state, keys)
+        return state, {**evaluated, **learned, **sought}
+
+    def explore(
+        self, state: State, episodes: EpisodeStore
+    ) -> tuple[State, tuple[GaussianPolicy, Normaliser]]:
+        """What to collect the next real episodes with, as one stack of policies."""
+        state, explorers, _ = self.exploration(state, episodes)
+        return state, explorers
+
+    def exploration(
+        self, state: State, episodes: EpisodeStore
+    ) -> tuple[State, tuple[GaussianPolicy, Normaliser], Metrics]:
+        """The same, and what the exploration policies seek."""
+        keys = keys_of(state)
+        if int(state.iteration) < self.config.policy.reset_std_iterations:
+            noisy = as_noisy(state.policy, self.config.policy)
+            state = eqx.tree_at(lambda s: s.policy, state, noisy)
+        explorers, imagined, sought = self.explorers(state, episodes, keys)
+        return self.imagined(state, imagined), explorers, sought
+
+    def update(
+        self,
+        state: State,
+        episodes: EpisodeStore,
+        collected: list[Episode],
+        stage: StageTimer,
+    ) -> tuple[State, Metrics]:
+        """Learn from newly collected episodes, which are among `episodes` already."""
+        config = self.config
+        keys = keys_of(state)
+        state = self.add_episodes(state, collected)
+        with stage("fit"):
+            state, fitted = self.fit(state, episodes, keys, collected)
+        state, improved = self.improve(state, episodes, keys, stage)
+        state = self.imagined(state, config.updates * config.imagination.trajectories)
+        return after_iteration(state), {
+            **improved,
+            **policy_metrics(state.policy, collected, state.experience),
+            **fitted,
+        }
+
+    def improve(
+        self, state: State, episodes: EpisodeStore, keys: Keys, stage: StageTimer
+    ) -> tuple[State, Metrics]:
+        """M times: imagine, then train V_phi and pi_theta side by side.
+
+        The advantages come from the value function before its update, so neither of the
+        two has to wait for the other.
+        """
+        config = self.config
+        done = share_done(state, self.config.iterations)
+        imagine_batch = self.imaginer(state, episodes, keys)
+        plan = RolloutPlan(
+            "imagine",
+            0,
+            config.imagination.trajectories,
+            config.imagination.shards,
+            jnp.full(config.model.members, 1.0 / config.model.members),
+        )
+        policy, policy_optimiser = state.policy, state.policy_optimiser
+        value, value_optimiser = state.value, state.value_optimiser
+        tail, tail_optimiser = state.tail, state.tail_optimiser
+        alpha = float(state.alpha)
+        summaries = []
+        for i in range(config.updates):
+            with stage("imagine"):
+                imagined = imagine_batch(
+                    policy, value, plan._replace(number=i, tail=tail)
+                )
+                batch, goals = prepare(imagined, config.returns)
+            with stage("improve"):
+                new_value, new_policy = self.workers.both(
+                    partial(
+                        improve_value,
+                        value,
+                        value_optimiser,
+                        batch,
+                        keys.numpy("value", i),
+                        config.value.rate(done),
+                        config.value,
+                    ),
+                    partial(
+                        improve_policy,
+                        policy,
+                        policy_optimiser,
+                        batch,
+                        keys.numpy("policy", i),
+                        config.policy.rate(done),
+                        alpha,
+                        config.policy,
+                    ),
+                )
+                value, value_optimiser, value_loss = new_value
+                policy, policy_optimiser, report = new_policy
+                if tail is not None:
+                    tail, tail_optimiser = improve_variance(
+                        tail,
+                        tail_optimiser,
+                        batch,
+                        goals.variances,
+                        keys.numpy("tail", i),
+                        config.tail.rate(done),
+                        config.tail,
+                    )
+            summaries.append(
+                improvement_summary(report, value_loss, imagined, goals, alpha)
+            )
+            alpha = config.next_alpha(alpha, report.kl)
+        state = eqx.tree_at(lambda s: s.alpha, state, np.asarray(alpha))
+        state = eqx.tree_at(
+            lambda s: (s.policy, s.policy_optimiser, s.value, s.value_optimiser),
+            state,
+            (policy, policy_optimiser, value, value_optimiser),
+        )
+        if tail is not None:
+            state = eqx.tree_at(
+                lambda s: (s.tail, s.tail_optimiser), state, (tail, tail_optimiser)
+            )
+        return state, {**improvement_metrics(summaries), "alpha": alpha}
+
+    def explorers(
+        self, state: State, episodes: EpisodeStore, keys: Keys
+    ) -> tuple[tuple[GaussianPolicy, Normaliser], int, Metrics]:
+        """Exploration policies, how many trajectories they imagined, what they seek.
+
+        Each is trained from pi_theta on its own virtual trajectories to seek what is
+        uncertain, A + beta sqrt(D). Before the first fit pi_theta itself explores.
+        """
+        config = self.config
+        normaliser = self.normaliser(state)
+        number = config.exploration.policies
+        if not number or not int(state.iteration):
+            return alone(state.policy, normaliser), 0, NOTHING_SOUGHT if number else {}
+        done = share_done(state, self.config.iterations)
+        imagine_batch = self.imaginer(state, episodes, keys)
+
+        def explorer(index: int) -> GaussianPolicy:
+            weights = self._member_weights(keys.jax("members", index))
+            plan = RolloutPlan(
+                "explore",
+                index,
+                config.exploration.trajectories,
+                1,
+                weights,
+                state.tail,
+            )
+            imagined = imagine_batch(state.policy, state.value, plan)
+            batch, goals = prepare(imagined, config.returns)
+            bonus = batch.uncertainty
+            if config.exploration.centred:
+                bonus = centre_bonus(goals.uncertainty, imagined.weight)
+            bold = exploration_advantage(batch.advantages, bonus, config.beta)
+            policy, _, _ = improve_policy(
+                state.policy,
+                policy_adam(config.policy).init(state.policy),
+                batch._replace(advantages=bold),
+                keys.numpy("explore", index),
+                config.policy.rate(done),
+                0.0,
+                config.policy,
+            )
+            return policy
+
+        policies = self.workers.map(explorer, range(number))
+        stack = jax.tree.map(lambda *leaves: jnp.stack(leaves), *policies)
+        evenly = jnp.full(config.model.members, 1.0 / config.model.members)
+        virtual = config.exploration.trajectories
+        held_out = RolloutPlan("look", 0, virtual, 1, evenly, state.tail)
+
+        def look(policy: GaussianPolicy) -> Imagined:
+            return imagine_batch(policy, state.value, held_out)
+
+        imagined = (2 * number + 1) * virtual
+        return (
+            (stack, normaliser),
+            imagined,
+            exploration_metrics(
+                state.policy, policies, look, config.returns, self.workers
+            ),
+        )
+
+    def _member_weights(self, key: PRNGKeyArray) -> Float[Array, " K"]:
+        """How often each member gives an exploration policy its next state."""
+        members = self.config.model.members
+        if not self.config.exploration.random_members:
+            return jnp.full(members, 1.0 / members)
+        return jax.random.dirichlet(key, jnp.ones(members))

@@ -1,0 +1,1 @@
+"""PPO, by Stable-Baselines3."""

@@ -1,0 +1,257 @@
+"""PPO: proximal policy optimisation (Schulman et al., 2017), by Stable-Baselines3.
+
+One iteration collects real trajectories with the policy, trains policy and value
+function on them, and evaluates. Whole trajectories make up a batch; where a time limit
+cut one, the value of its last state stands for the rest.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import equinox as eqx
+import numpy as np
+
+from pombu.algorithms.base import Progress, keys_of
+from pombu.algorithms.ppo.config import PPOConfig
+from pombu.algorithms.stable_baselines import (
+    ACTIVATIONS,
+    PPO,
+    ActorCriticPolicy,
+    Learned,
+    RolloutBuffer,
+    Snapshot,
+    Spaces,
+    logged,
+    policy_of,
+    seeded,
+    silent,
+    tensor,
+    without_gradients,
+)
+from pombu.data import Experience, Moments, learn_from, no_experience
+from pombu.data.episodes import EpisodeStore
+from pombu.envs import Episode, Task, collect
+from pombu.rng import Keys
+from pombu.rollout.real import evaluate
+from pombu.training.algorithm import Policy, StageTimer
+
+_LOGGED = {
+    "train/approx_kl": "kl",
+    "train/value_loss": "value_loss",
+    "train/policy_gradient_loss": "actor_loss",
+    "train/clip_fraction": "clip_fraction",
+    "train/explained_variance": "explained_variance",
+    "train/entropy_loss": "entropy",
+}
+
+IDLE = (
+    "PPO's learning rate has fallen to 0, so nothing more is learned: begin again with "
+    "more iterations, or with final_learning_rate above 0."
+)
+
+
+class State(Progress):
+    """Everything that a run is, beside its episodes; nothing is ever imagined."""
+
+    networks: Snapshot
+    experience: Experience
+
+
+class Rollout(NamedTuple):
+    """Episodes end to end, with what the policy thought at every step."""
+
+    observations: np.ndarray
+    actions: np.ndarray
+    log_probs: np.ndarray
+    values: np.ndarray
+    rewards: np.ndarray
+    starts: np.ndarray
+    """1 at the first step of each episode."""
+
+
+class Learner:
+    """PPO over one task: `init` a state, then `iterate` it."""
+
+    def __init__(self, task: Task, config: PPOConfig, name: str = "ppo") -> None:
+        self.name = name
+        self.task = task
+        self.config = config
+        self._rate = config.learning_rate
+        self._model = self._build(0)
+
+    def init(self, seed: int) -> State:
+        """Untrained networks and no experience."""
+        zero = np.asarray(0)
+        networks = learned(self._build(seed)).read()
+        experience = no_experience(self.task.observation_dim, self.task.action_dim)
+        return State(np.asarray(seed), zero, zero, zero, networks, experience)
+
+    def policy(self, state: State) -> Policy:
+        """The policy, to act with."""
+        model = self._build(0)
+        learned(model).write(state.networks)
+        return policy_of(model.policy, self._preparing(state))
+
+    def iterate(
+        self, state: State, episodes: EpisodeStore, stage: StageTimer
+    ) -> tuple[State, dict[str, float]]:
+        """Collect, train and evaluate."""
+        config, model = self.config, self._model
+        keys = keys_of(state)
+        learned(model).write(state.networks)
+        model.set_logger(silent())
+        with stage("collect"), seeded(keys.numpy("collect")):
+            recorder = Recorder(model.policy, self._preparing(state))
+            seeds = keys.episodes("collect", config.trajectories)
+            collected = collect(self.task, recorder.act, seeds)
+            episodes.append(collected)
+            experience = learn_from(state.experience, collected, config.gamma)
+        with stage("improve"), seeded(keys.numpy("improve")):
+            scale = float(experience.returns.std[0]) if config.scale_rewards else 1.0
+            rollout = recorder.rollout(collected, scale, config.gamma)
+            model.rollout_buffer = self._buffer(rollout)
+            self._rate = config.rate(int(state.real_steps), self.task.horizon)
+            if self._rate == 0:
+                warnings.warn(IDLE, stacklevel=2)
+            model.train()
+        state = eqx.tree_at(
+            lambda s: (s.iteration, s.real_steps, s.networks, s.experience),
+            state,
+            (
+                state.iteration + 1,
+                state.real_steps + len(rollout.rewards),
+                learned(model).read(),
+                experience,
+            ),
+        )
+        with stage("evaluate"):
+            evaluated, _ = evaluate(
+                self.task, self.policy(state), config.evaluation_episodes, keys
+            )
+        metrics = logged(model.logger, _LOGGED)
+        return state, {
+            **evaluated,
+            **metrics,
+            # What is logged is a loss to be minimised, hence minus the entropy.
+            "entropy": -metrics["entropy"],
+            "return_collected": float(np.mean([e.rewards.sum() for e in collected])),
+            "return_scale": scale,
+        }
+
+    def _build(self, seed: int) -> PPO:
+        config = self.config
+        with seeded(Keys(seed, 0).numpy("networks")):
+            return PPO(
+                "MlpPolicy",
+                Spaces(self.task),
+                # Stable-Baselines3 asks before every update.
+                learning_rate=lambda _: self._rate,
+                # The buffer is replaced by each iteration's own.
+                n_steps=config.minibatch,
+                batch_size=config.minibatch,
+                n_epochs=config.epochs,
+                gamma=config.gamma,
+                gae_lambda=config.lam,
+                clip_range=config.clip,
+                ent_coef=config.entropy_weight,
+                vf_coef=config.value_weight,
+                max_grad_norm=config.gradient_clip,
+                policy_kwargs={
+                    "net_arch": list(config.hidden),
+                    "activation_fn": ACTIVATIONS[config.activation],
+                    "ortho_init": config.orthogonal,
+                    "log_std_init": config.log_std,
+                },
+                device="cpu",
+            )
+
+    def _preparing(self, state: State) -> Callable[[np.ndarray], np.ndarray]:
+        """What is done to observations before the networks see them."""
+        if not self.config.normalise_observations:
+            return lambda observations: observations
+        return partial(normalise, state.experience.observation)
+
+    def _buffer(self, rollout: Rollout) -> RolloutBuffer:
+        """The rollout with its returns and advantages, as one long sequence."""
+        spaces = Spaces(self.task)
+        buffer = RolloutBuffer(
+            len(rollout.rewards),
+            spaces.observation_space,
+            spaces.action_space,
+            "cpu",
+            self.config.lam,
+            self.config.gamma,
+        )
+        buffer.observations[:, 0] = rollout.observations
+        buffer.actions[:, 0] = rollout.actions
+        buffer.log_probs[:, 0] = rollout.log_probs
+        buffer.values[:, 0] = rollout.values
+        buffer.rewards[:, 0] = rollout.rewards
+        buffer.episode_starts[:, 0] = rollout.starts
+        buffer.pos, buffer.full = len(rollout.rewards), True
+        buffer.compute_returns_and_advantage(tensor(np.zeros(1)), np.ones(1))
+        return buffer
+
+
+class Recorder:
+    """Acts with the policy and remembers what it drew and expected."""
+
+    def __init__(
+        self,
+        policy: ActorCriticPolicy,
+        prepare: Callable[[np.ndarray], np.ndarray],
+    ) -> None:
+        self._policy = policy
+        self._prepare = prepare
+        self._drawn: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+
+    def act(self, observations: np.ndarray, step: int) -> np.ndarray:
+        """Draw actions, one row per episode."""
+        with without_gradients():
+            actions, values, log_probs = self._policy(
+                tensor(self._prepare(observations))
+            )
+        drawn: np.ndarray = actions.numpy()
+        self._drawn.append((drawn, values.numpy()[:, 0], log_probs.numpy()))
+        return drawn
+
+    def rollout(
+        self, episodes: Sequence[Episode], reward_scale: float, gamma: float
+    ) -> Rollout:
+        """Lay the episodes end to end.
+
+        To the last reward of an episode that a time limit cut, the discounted value of
+        the state it was cut in is added: the time limit is not the task's.
+        """
+        actions, values, log_probs = (
+            [rows[: len(e), n] for n, e in enumerate(episodes)]
+            for rows in map(np.stack, zip(*self._drawn, strict=True))
+        )
+        final = np.stack([e.observations[-1] for e in episodes])
+        with without_gradients():
+            beyond = self._policy.predict_values(tensor(self._prepare(final)))
+        rewards = [e.rewards / reward_scale for e in episodes]
+        for episode, own, value in zip(episodes, rewards, beyond.numpy(), strict=True):
+            if not episode.terminated:
+                own[-1] += gamma * value[0]
+        return Rollout(
+            self._prepare(np.concatenate([e.observations[:-1] for e in episodes])),
+            np.concatenate(actions),
+            np.concatenate(log_probs),
+            np.concatenate(values),
+            np.concatenate(rewards),
+            np.concatenate([np.arange(len(e)) == 0 for e in episodes]),
+        )
+
+
+def learned(model: PPO) -> Learned:
+    """What training changes: the networks and their one optimiser."""
+    return Learned(model.policy.state_dict(), [model.policy.optimizer])
+
+
+def normalise(moments: Moments, observations: np.ndarray) -> np.ndarray:
+    """Zero mean and unit deviation, by the moments of earlier observations."""
+    normal: np.ndarray = (observations - moments.mean) / moments.std
+    return normal.astype(np.float32)

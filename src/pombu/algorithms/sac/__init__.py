@@ -1,0 +1,1 @@
+"""SAC, by Stable-Baselines3."""

@@ -1,0 +1,116 @@
+"""The configuration of STEVE and STEVE-U."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pombu.dynamics.config import Precision
+from pombu.envs import EnvConfig
+from pombu.errors import UsageError, at_least, within
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig:
+    """The deterministic actor and the ensemble of critics."""
+
+    members: int = 4
+    """Critics."""
+    actor_hidden: tuple[int, ...] = (128, 128, 128)
+    """Hidden layer sizes of the actor (ReLU; tanh after its output)."""
+    critic_hidden: tuple[int, ...] = (128, 128, 128)
+    """Hidden layer sizes of each critic (ReLU)."""
+    learning_rate: float = 3e-4
+    """Adam's step size."""
+    saturation_weight: float = 0.001
+    """Weight of the mean square of the actor's outputs before tanh."""
+
+
+@dataclass(frozen=True)
+class ExpansionModelConfig:
+    """Ensembles of transition, reward and termination networks."""
+
+    members: int = 4
+    """Networks in each of the three ensembles."""
+    hidden: tuple[int, ...] = (512, 512, 512, 512, 512, 512, 512)
+    """Hidden layer sizes of transition networks (ReLU)."""
+    reward_hidden: tuple[int, ...] = (128, 128, 128)
+    """Hidden layer sizes of reward and termination networks (ReLU)."""
+    learning_rate: float = 3e-4
+    """Adam's step size."""
+    weight_decay: float = 1e-4
+    """Half of this times the squared norm of all parameters is added to the loss."""
+    pretraining: int = 10_000
+    """Gradient steps of the models before the first of actor and critics."""
+    precision: Precision = "float32"
+    """Number format of matrix products; sums are always float32."""
+
+
+@dataclass(frozen=True)
+class STEVEConfig:
+    """Stochastic Ensemble Value Expansion (Buckman et al., 2018), synchronous.
+
+    Defaults are the published ones.
+    """
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """The environment."""
+    weighting: Literal["samples", "bellman"] = "samples"
+    """Where the variance of each horizon's target comes from, by whose inverse horizons
+    are weighted: `samples` is STEVE, the variance of the target's samples; `bellman` is
+    STEVE-U, Algorithm 1's local uncertainties along the way plus the variance of the
+    critics at its end."""
+    expansion: int = 3
+    """H, steps by which targets are expanded in the model; 0 is DDPG with an ensemble
+    of critics."""
+    trajectories: int = 5
+    """Real trajectories per iteration, collected side by side."""
+    iterations: int = 200
+    """Iterations that are planned."""
+    evaluation_episodes: int = 20
+    """Real episodes per evaluation; they are not learned from."""
+    updates_per_step: float = 4.0
+    """Gradient steps per real step, of the models as well as of actor and critics."""
+    learning_starts: int = 10_000
+    """Real steps with random actions, before the first gradient step."""
+    batch_size: int = 512
+    """Samples per gradient step."""
+    capacity: int = 1_000_000
+    """Most recent real transitions that are learned from."""
+    gamma: float = 0.99
+    """Discount factor."""
+    target_period: int = 500
+    """Gradient steps after which the critics and models that give targets are replaced
+    by the present ones."""
+    explore_chance: float = 0.05
+    """Probability with which an entry of an action is drawn anew around the actor's (in
+    the published code a misspelt name makes it 0)."""
+    model: ExpansionModelConfig = field(default_factory=ExpansionModelConfig)
+    """The learned dynamics."""
+    actor_critic: ActorCriticConfig = field(default_factory=ActorCriticConfig)
+    """Actor and critics."""
+
+    def __post_init__(self) -> None:
+        for name in ("trajectories", "iterations", "evaluation_episodes"):
+            at_least(name, getattr(self, name), 1)
+        for name in ("batch_size", "capacity", "target_period"):
+            at_least(name, getattr(self, name), 1)
+        for name in ("expansion", "updates_per_step", "learning_starts"):
+            at_least(name, getattr(self, name), 0)
+        at_least("model.members", self.model.members, 1)
+        at_least("actor_critic.members", self.actor_critic.members, 1)
+        within("gamma", self.gamma, "(0, 1]", 0 < self.gamma <= 1)
+        chance = self.explore_chance
+        within("explore_chance", chance, "[0, 1]", 0 <= chance <= 1)
+        for name, members in (
+            ("model.members", self.model.members),
+            ("actor_critic.members", self.actor_critic.members),
+        ):
+            if self.batch_size % members:
+                raise UsageError(
+                    f"batch_size is {self.batch_size}, no multiple of {name} = "
+                    f"{members}: every sample trains one member; choose a multiple."
+                )
+
+    def rows(self, horizon: int) -> int:
+        """Real transitions to make room for."""
+        planned = self.iterations * self.trajectories * horizon
+        return min(self.capacity, planned)

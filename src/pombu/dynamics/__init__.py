@@ -1,0 +1,1 @@
+"""Learned dynamics: ensembles, their fit, termination, error and disagreement."""

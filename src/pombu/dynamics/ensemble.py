@@ -1,0 +1,139 @@
+"""A deterministic ensemble {f_w1 ... f_wK}.
+
+Members have weight normalisation and ReLU (paper), or layer normalisation, or SiLU.
+Each member maps a normalised state and action to the normalised state change (and, when
+the reward is learned, to the normalised reward as one more output). Members are stacked
+along a leading axis K, so one batched matmul serves them all.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pombu.dynamics.config import Activation, Normalisation, Precision
+
+_DIRECTION_STD = 0.05
+_NORM_EPS = 1e-5
+
+
+class Form(eqx.Module):
+    """What happens between a member's layers; no arrays, hence static under jit."""
+
+    activation: Activation = eqx.field(static=True, default="relu")
+    normalisation: Normalisation = eqx.field(static=True, default="weight")
+
+
+PUBLISHED = Form()
+"""The form of the published code."""
+
+
+class WeightNorm(eqx.Module):
+    """One layer, W = g v / |v| per output unit; members stacked on the first axis."""
+
+    direction: Float[Array, "*k i o"]
+    gain: Float[Array, "*k o"]
+    bias: Float[Array, "*k o"]
+
+
+class Linear(eqx.Module):
+    """One layer without weight normalisation; members stacked on the first axis."""
+
+    weight: Float[Array, "*k i o"]
+    bias: Float[Array, "*k o"]
+
+
+class Ensemble(eqx.Module):
+    """Parameters of all members."""
+
+    layers: tuple[WeightNorm | Linear, ...]
+    form: Form = PUBLISHED
+
+    @property
+    def members(self) -> int:
+        """K."""
+        return self.layers[0].bias.shape[0]
+
+
+class Layers(NamedTuple):
+    """Effective weights and biases, ready to multiply."""
+
+    weights: tuple[Float[Array, "... _ _"], ...]
+    biases: tuple[Float[Array, "... _"], ...]
+    form: Form = PUBLISHED
+
+
+def init_ensemble(
+    key: PRNGKeyArray,
+    members: int,
+    inputs: int,
+    outputs: int,
+    hidden: Sequence[int],
+    form: Form = PUBLISHED,
+) -> Ensemble:
+    """Untrained members with biases 0.
+
+    With weight normalisation: directions ~ N(0, .05^2) and gain 1, as the published
+    code starts. With layer normalisation: weights ~ N(0, 1 / inputs of the layer), cut
+    off at two standard deviations.
+    """
+    layers: list[WeightNorm | Linear] = []
+    for number, (i, o) in enumerate(pairwise((inputs, *hidden, outputs))):
+        layer_key = jax.random.fold_in(key, number)
+        shape, bias = (members, i, o), jnp.zeros((members, o))
+        if form.normalisation == "layer":
+            draw = jax.nn.initializers.lecun_normal(batch_axis=0)
+            layers.append(Linear(draw(layer_key, shape, jnp.float32), bias))
+        else:
+            direction = _DIRECTION_STD * jax.random.normal(layer_key, shape)
+            layers.append(WeightNorm(direction, jnp.ones((members, o)), bias))
+    return Ensemble(tuple(layers), form)
+
+
+def materialise(ensemble: Ensemble) -> Layers:
+    """Normalise the directions once, so that a rollout only multiplies."""
+    weights = tuple(map(_effective, ensemble.layers))
+    return Layers(weights, tuple(one.bias for one in ensemble.layers), ensemble.form)
+
+
+def _effective(layer: WeightNorm | Linear) -> Float[Array, "*k i o"]:
+    if isinstance(layer, Linear):
+        return layer.weight
+    norm = jnp.sqrt(jnp.sum(layer.direction**2, -2))
+    return layer.direction * (layer.gain / norm)[..., None, :]
+
+
+def matmul(
+    x: Float[Array, "*k n i"], weight: Float[Array, "*k i o"], precision: Precision
+) -> Float[Array, "*k n o"]:
+    """Products in the number format asked for, summed in float32."""
+    if precision == "bfloat16":
+        x, weight = x.astype(jnp.bfloat16), weight.astype(jnp.bfloat16)
+    return jnp.matmul(x, weight, preferred_element_type=jnp.float32)
+
+
+def predict(
+    layers: Layers, x: Float[Array, "*k n i"], precision: Precision = "float32"
+) -> Float[Array, "*k n o"]:
+    """Outputs of every member for its own rows `x`, in normalised units."""
+    last = len(layers.weights) - 1
+    bend = jax.nn.silu if layers.form.activation == "silu" else jax.nn.relu
+    pairs = zip(layers.weights, layers.biases, strict=True)
+    for number, (weight, bias) in enumerate(pairs):
+        x = matmul(x, weight, precision) + bias[..., None, :]
+        if number < last:
+            if layers.form.normalisation == "layer":
+                x = _layer_norm(x)
+            x = bend(x)
+    return x
+
+
+def _layer_norm(x: Float[Array, "*k n i"]) -> Float[Array, "*k n i"]:
+    """Every row with mean 0 and variance 1, without a learned scale or shift."""
+    centred = x - jnp.mean(x, -1, keepdims=True)
+    variance = jnp.mean(centred**2, -1, keepdims=True)
+    return centred * jax.lax.rsqrt(variance + _NORM_EPS)

@@ -1,0 +1,198 @@
+"""Networks: multilayer perceptrons, Gaussian policies and value functions."""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+Initializer = Callable[[PRNGKeyArray, tuple[int, int], float], Float[Array, "i o"]]
+
+
+class MLP(eqx.Module):
+    """Fully connected layers with tanh between them and a linear output."""
+
+    weights: tuple[Float[Array, "_ _"], ...]
+    biases: tuple[Float[Array, " _"], ...]
+
+    def __call__(self, x: Float[Array, "*batch i"]) -> Float[Array, "*batch o"]:
+        """Apply the network to the last axis of `x`."""
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            x = jnp.tanh(x @ weight + bias)
+        return x @ self.weights[-1] + self.biases[-1]
+
+
+def orthogonal(
+    key: PRNGKeyArray, shape: tuple[int, int], gain: float
+) -> Float[Array, "i o"]:
+    """Orthogonal rows or columns times `gain`."""
+    return jax.nn.initializers.orthogonal(gain)(key, shape, jnp.float32)
+
+
+def xavier(
+    key: PRNGKeyArray, shape: tuple[int, int], gain: float
+) -> Float[Array, "i o"]:
+    """Glorot's uniform initialisation times `gain`."""
+    return gain * jax.nn.initializers.glorot_uniform()(key, shape, jnp.float32)
+
+
+def init_mlp(
+    key: PRNGKeyArray,
+    sizes: Sequence[int],
+    initializer: Initializer,
+    hidden_gain: float = 1.0,
+    output_gain: float = 1.0,
+) -> MLP:
+    """Build an MLP with layer `sizes`, zero biases and the given initialiser."""
+    keys = jax.random.split(key, len(sizes) - 1)
+    gains = [hidden_gain] * (len(sizes) - 2) + [output_gain]
+    weights = tuple(
+        initializer(k, shape, gain)
+        for k, shape, gain in zip(keys, pairwise(sizes), gains, strict=True)
+    )
+    return MLP(weights, tuple(jnp.zeros(size, jnp.float32) for size in sizes[1:]))
+
+
+_LOG_2PI = math.log(2.0 * math.pi)
+
+
+class GaussianPolicy(eqx.Module):
+    """Diagonal Gaussian over actions given a normalised observation."""
+
+    mean: MLP
+    log_std: Float[Array, " a"]
+
+
+def init_policy(
+    key: PRNGKeyArray,
+    observation_dim: int,
+    action_dim: int,
+    hidden: Sequence[int],
+    log_std: float = 0.0,
+) -> GaussianPolicy:
+    """Orthogonal layers with a tiny output layer, so that the first mean is about 0."""
+    sizes = (observation_dim, *hidden, action_dim)
+    net = init_mlp(key, sizes, orthogonal, math.sqrt(2.0), 0.01)
+    return GaussianPolicy(net, jnp.full(action_dim, log_std, jnp.float32))
+
+
+def sample(
+    policy: GaussianPolicy, observation: Float[Array, "*b o"], key: PRNGKeyArray
+) -> tuple[Float[Array, "*b a"], Float[Array, "*b"]]:
+    """Draw an action and return it with its log-probability."""
+    mean = policy.mean(observation)
+    noise = jax.random.normal(key, mean.shape, mean.dtype)
+    action = mean + jnp.exp(policy.log_std) * noise
+    log_prob = -0.5 * jnp.sum(noise**2 + _LOG_2PI, -1) - jnp.sum(policy.log_std)
+    return action, log_prob
+
+
+def log_prob(
+    policy: GaussianPolicy,
+    observation: Float[Array, "*b o"],
+    action: Float[Array, "*b a"],
+) -> Float[Array, "*b"]:
+    """log pi(a|s)."""
+    noise = (action - policy.mean(observation)) * jnp.exp(-policy.log_std)
+    return -0.5 * jnp.sum(noise**2 + _LOG_2PI, -1) - jnp.sum(policy.log_std)
+
+
+def entropy(policy: GaussianPolicy) -> Float[Array, ""]:
+    """Differential entropy, the same in every state."""
+    return jnp.sum(policy.log_std + 0.5 * (1.0 + _LOG_2PI))
+
+
+def kl(
+    old: GaussianPolicy, new: GaussianPolicy, observation: Float[Array, "*b o"]
+) -> Float[Array, "*b"]:
+    """KL(old || new) in every state."""
+    gap = old.mean(observation) - new.mean(observation)
+    variance_ratio = jnp.exp(2.0 * (old.log_std - new.log_std))
+    scaled_gap = gap * jnp.exp(-new.log_std)
+    return jnp.sum(
+        new.log_std - old.log_std + 0.5 * (variance_ratio + scaled_gap**2 - 1.0), -1
+    )
+
+
+_RIDGE = 1e-5
+
+_LARGEST = 10.0
+
+
+def init_value(key: PRNGKeyArray, observation_dim: int, hidden: Sequence[int]) -> MLP:
+    """A tanh network from a normalised observation to one number."""
+    return init_mlp(key, (observation_dim, *hidden, 1), xavier)
+
+
+def predict_value(value: MLP, observation: Float[Array, "*b o"]) -> Float[Array, "*b"]:
+    """V_phi(s), in units of scaled reward."""
+    return value(observation)[..., 0]
+
+
+class VarianceValue(eqx.Module):
+    """U_psi(s): the variance of Q that is to be expected from a state on."""
+
+    network: MLP
+    scale: Float[Array, ""]
+    """The unit of the network's output: a running mean of the variances it learned."""
+
+
+def init_variance(
+    key: PRNGKeyArray, observation_dim: int, hidden: Sequence[int]
+) -> VarianceValue:
+    """An untrained U_psi, which is 0 everywhere because its unit is."""
+    return VarianceValue(init_value(key, observation_dim, hidden), jnp.zeros(()))
+
+
+def predict_variance(
+    value: VarianceValue, observation: Float[Array, "*b o"]
+) -> Float[Array, "*b"]:
+    """U_psi(s), never negative, in squared units of scaled reward."""
+    return value.scale * jax.nn.softplus(value.network(observation)[..., 0])
+
+
+class LinearValue(eqx.Module):
+    """V as a linear function of the state, its squares and powers of time."""
+
+    weights: Float[Array, " f"]
+
+
+def init_linear(observation_dim: int) -> LinearValue:
+    """V = 0."""
+    return LinearValue(jnp.zeros(2 * observation_dim + 4))
+
+
+def linear_features(
+    observations: Float[Array, "H N o"],
+) -> Float[Array, "H N f"]:
+    """Clipped state, its square, three powers of the share of time gone by, and 1."""
+    horizon, number, _ = observations.shape
+    state = jnp.clip(observations, -_LARGEST, _LARGEST)
+    time = (jnp.arange(horizon) / horizon)[:, None] ** jnp.arange(4)
+    times = jnp.broadcast_to(time[:, None], (horizon, number, 4))
+    return jnp.concatenate([state, state**2, times], -1)
+
+
+def predict_linear(
+    value: LinearValue, observations: Float[Array, "H N o"]
+) -> Float[Array, "H N"]:
+    """V of every step of trajectories, time first."""
+    return linear_features(observations) @ value.weights
+
+
+def fit_linear(
+    observations: Float[Array, "H N o"],
+    returns: Float[Array, "H N"],
+    weight: Float[Array, "H N"],
+) -> LinearValue:
+    """Ridge regression of the returns on the features, over the steps that count."""
+    features = linear_features(observations)
+    weighted = features * weight[..., None]
+    count = jnp.maximum(jnp.sum(weight), 1.0)
+    squares = jnp.einsum("hnf,hng->fg", weighted, features) / count
+    products = jnp.einsum("hnf,hn->f", weighted, returns) / count
+    ridge = _RIDGE * jnp.eye(len(products))
+    return LinearValue(jnp.linalg.solve(squares + ridge, products))

@@ -1,0 +1,1 @@
+"""Objectives, and the updates of policies and value functions that follow them."""

@@ -1,0 +1,80 @@
+"""Keeping every core busy with the algorithm's own independent work.
+
+The hot loops split into pieces that do not talk to each other: the K members' fits, the
+value and the policy update, halves of an imagined batch, the exploration policies. Each
+piece is compiled to run on one thread and the pieces run side by side, which costs no
+synchronisation inside a step. How the work is cut never depends on how many cores there
+are, so neither do the numbers.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+
+Result = TypeVar("Result")
+
+
+def jit(function: Callable[..., Any], **options: Any) -> Any:
+    """`jax.jit` whose CPU code keeps to one thread; no accelerator minds."""
+    import jax
+
+    return jax.jit(
+        function,
+        compiler_options={"xla_cpu_multi_thread_eigen": False},
+        **options,
+    )
+
+
+_inside = threading.local()
+
+
+class Workers:
+    """A few threads that run independent computations side by side.
+
+    Work that a worker itself hands out is done by that worker, one piece after the
+    other: waiting for its own pool could otherwise wait forever.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = count or usable_cores()
+        self._pool = ThreadPoolExecutor(
+            self.count, "pombu", lambda: setattr(_inside, "worker", True)
+        )
+
+    def map(
+        self, function: Callable[[Item], Result], items: Iterable[Item]
+    ) -> list[Result]:
+        """Apply `function` to every item; results in order, errors raised."""
+        if getattr(_inside, "worker", False):
+            return [ready(function(item)) for item in items]
+        return list(self._pool.map(lambda item: ready(function(item)), items))
+
+    def both(
+        self, first: Callable[[], Item], second: Callable[[], Result]
+    ) -> tuple[Item, Result]:
+        """Run two computations side by side."""
+        pair: list[Any] = self.map(lambda piece: piece(), (first, second))
+        return pair[0], pair[1]
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def ready(result: Result) -> Result:
+    """Wait for the arrays in the thread that asked for them, so that cores overlap."""
+    import jax
+
+    jax.block_until_ready(result)
+    return result
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: those it is pinned to, if it is."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,1 @@
+"""Rollouts: imagined in learned dynamics or the simulator, and real ones."""

@@ -1,0 +1,131 @@
+"""Chosen Q-values in learned dynamics, and their uncertainty.
+
+Algorithm 1 along imagined trajectories that begin with a given state and action; the
+variances of several trajectories are averaged before the root is taken, which estimates
+sqrt(U) without the bias of averaging roots.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from pombu.dynamics.model import Dynamics, DynamicsRules, ends, predict_step
+from pombu.nn import MLP, GaussianPolicy, predict_value
+from pombu.parallel import jit
+from pombu.rollout.imagine import imagine
+from pombu.rollout.returns import discounted_sum, scaled_reward
+from pombu.uncertainty.algorithm1 import (
+    local_uncertainty,
+    propagate,
+    standard_deviation,
+)
+
+
+def q_uncertainty(
+    policy: GaussianPolicy,
+    value: MLP,
+    dynamics: Dynamics,
+    rules: DynamicsRules,
+    observations: Float[Array, "n o"],
+    actions: Float[Array, "n a"],
+    rollouts: int,
+    key: PRNGKeyArray,
+) -> Float[Array, " n"]:
+    """sqrt(U) of every Q(s, a), in units of the task's reward.
+
+    Trajectories that ran away tell nothing and are left out; where all of them did, the
+    uncertainty is infinite.
+
+    Args:
+        policy: followed after the first action.
+        value: V_phi.
+        dynamics: the learned dynamics.
+        rules: its contract, units and horizon.
+        observations: states.
+        actions: in the environment's own units.
+        rollouts: trajectories per pair.
+        key: their random draws.
+    """
+    states = jnp.repeat(observations, rollouts, 0)
+    boxed = jnp.repeat(actions, rollouts, 0)
+    found = _appraise(policy, value, dynamics, rules, states, boxed, key)
+    shape = (len(observations), rollouts)
+    kept = jnp.where(found.sound, found.variance, 0.0).reshape(shape).sum(1)
+    number = found.sound.reshape(shape).sum(1)
+    mean = jnp.where(number > 0, kept / jnp.maximum(number, 1), jnp.inf)
+    scale = dynamics.return_std if rules.returns.scale_rewards else 1.0
+    return standard_deviation(mean) * scale
+
+
+def q_returns(
+    policy: GaussianPolicy,
+    value: MLP,
+    dynamics: Dynamics,
+    rules: DynamicsRules,
+    observations: Float[Array, "n o"],
+    actions: Float[Array, "n a"],
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
+    """Discounted returns of an imagined trajectory per pair, and which kept course.
+
+    They are in units of the task's reward; the arguments are those of `q_uncertainty`.
+    """
+    found = _appraise(policy, value, dynamics, rules, observations, actions, key)
+    scale = dynamics.return_std if rules.returns.scale_rewards else 1.0
+    return found.returns * scale, found.sound
+
+
+class _Appraised(NamedTuple):
+    """One trajectory per row that begins with the given action, in scaled units."""
+
+    returns: Float[Array, " n"]
+    variance: Float[Array, " n"]
+    """D of the first step."""
+    sound: Bool[Array, " n"]
+    """Whether the trajectory kept its course."""
+
+
+@jit
+def _appraise(
+    policy: GaussianPolicy,
+    value: MLP,
+    dynamics: Dynamics,
+    rules: DynamicsRules,
+    states: Float[Array, "n o"],
+    actions: Float[Array, "n a"],
+    key: PRNGKeyArray,
+) -> _Appraised:
+    member_key, rest_key = jax.random.split(key)
+    gamma = rules.returns.gamma
+    following, raw = predict_step(dynamics, rules, states, actions)
+    rewards = scaled_reward(raw, dynamics.return_std, rules.returns)
+    ended = ends(dynamics, rules, states, actions, following)
+    values = predict_value(value, dynamics.observation.normalise(following))
+    returns = rewards.mean(0)
+    variance = local_uncertainty(rewards, jnp.where(ended, 0.0, values), gamma)
+    bounded = jnp.all(jnp.abs(following) <= rules.runaway, (0, -1))
+    sound = bounded & jnp.isfinite(returns) & jnp.isfinite(variance)
+    if rules.horizon == 1:
+        return _Appraised(returns, variance, sound)
+    chosen = jax.random.randint(member_key, (len(states),), 0, dynamics.members)
+    rows = jnp.arange(len(states))
+    rest = imagine(
+        policy,
+        value,
+        dynamics,
+        replace(rules, horizon=rules.horizon - 1),
+        following[chosen, rows],
+        jnp.full(dynamics.members, 1.0 / dynamics.members),
+        rest_key,
+    )
+    over = ended[chosen, rows]
+    later = discounted_sum(rest.rewards, rest.continues, gamma)[0]
+    spread = propagate(rest.local, gamma, rest.continues)[0]
+    return _Appraised(
+        returns + gamma * jnp.where(over, 0.0, later),
+        variance + gamma**2 * jnp.where(over, 0.0, spread),
+        sound & (over | (rest.weight[0] > 0)),
+    )

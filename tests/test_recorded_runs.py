@@ -1,0 +1,40 @@
+"""Short runs of every algorithm come to what was recorded before the last big move."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pombu.algorithms import registry
+from tools.record_runs import record, versions
+
+RECORDED = json.loads(
+    (Path(__file__).parent / "fixtures" / "recorded-runs.json").read_text()
+)
+ALWAYS = ("pombu", "metrpo", "pets")
+
+
+def test_every_algorithm_is_recorded() -> None:
+    assert set(RECORDED["runs"]) == set(registry.ALGORITHMS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ALWAYS else [pytest.mark.slow])
+        for name in RECORDED["runs"]
+    ],
+)
+def test_a_run_is_as_recorded(name: str) -> None:
+    due, now = RECORDED["runs"][name], record(name)
+    for counter in ("real_steps", "imagined_steps"):
+        assert now[counter] == due[counter]
+    for row, expected in zip(now["metrics"], due["metrics"], strict=True):
+        assert list(row) == list(expected)
+        # Another processor may round differently.
+        np.testing.assert_allclose(
+            list(row.values()), list(expected.values()), rtol=1e-4, atol=1e-6
+        )
+    if versions() == RECORDED["versions"]:
+        assert now["weights"] == due["weights"]

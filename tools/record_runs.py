@@ -1,0 +1,88 @@
+"""Record a short training run of every algorithm, as a judge of later changes.
+
+    python -m tools.record_runs tests/fixtures/recorded-runs.json [ALGORITHM ...]
+
+writes the metrics of each iteration without timings, a SHA-256 of the final weights,
+and the platform and versions they hold for.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from pombu.algorithms import registry
+from pombu.algorithms.presets import preset
+from pombu.data.episodes import EpisodeStore
+from pombu.envs import load
+from pombu.training.algorithm import StageTimer
+
+TASK = "Point2D"
+SEED = 3
+ITERATIONS = 2
+_PACKAGES = ("jax", "jaxlib", "numpy", "optax", "mujoco", "stable-baselines3", "torch")
+
+
+def record(name: str) -> dict[str, Any]:
+    """What a short run of an algorithm comes to."""
+    config = preset(name, "smoke", TASK)
+    algorithm = registry.make(name, load(config.env), config)
+    state, episodes = algorithm.init(SEED), EpisodeStore()
+    rows = []
+    for _ in range(ITERATIONS):
+        state, metrics = algorithm.iterate(state, episodes, StageTimer())
+        rows.append({key: float(value) for key, value in sorted(metrics.items())})
+    return {
+        "real_steps": int(state.real_steps),
+        "imagined_steps": int(state.imagined_steps),
+        "metrics": rows,
+        "weights": weights_hash(state),
+    }
+
+
+def weights_hash(state: Any) -> str:
+    """SHA-256 of every array of a state, with its place in the tree."""
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        array = np.asarray(leaf)
+        digest.update(
+            f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode()
+        )
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """What bits depend on: the processor and the packages that compute."""
+    model = ""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text().splitlines()
+        model = next((x.split(":")[1].strip() for x in lines if "model name" in x), "")
+    found = {"machine": platform.machine(), "processor": model}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = ""
+    return found
+
+
+def main(path: Path, names: Sequence[str]) -> None:
+    """Write the record of every algorithm, or replace that of some."""
+    runs = json.loads(path.read_text())["runs"] if names else {}
+    for name in names or registry.ALGORITHMS:
+        runs[name] = record(name)
+    recorded = {"versions": versions(), "runs": runs}
+    path.write_text(json.dumps(recorded, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
