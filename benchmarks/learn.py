@@ -1,7 +1,7 @@
 """Does it still learn? HalfCheetah with `fast` for 16,000 real steps, in minutes.
 
-The threshold lies well below what our own runs had reached by then (see
-`results/exploration`) and well above the random policy's -55 and the untrained
+The threshold is half of what our own run had reached by then (936, see
+`results/exploration/branches-seed-300`) and far above the random policy's -55 and the untrained
 policy's -60, so it fails when learning is broken and not when a seed is unlucky.
 """
 
@@ -15,7 +15,7 @@ from pombu.cli import main
 
 STEPS = 16_000
 SEED = 7
-THRESHOLD = 60.0
+THRESHOLD = 450.0
 
 
 def learn() -> int:
