@@ -1,8 +1,9 @@
 """Does it still learn? HalfCheetah with `fast` for 16,000 real steps, in minutes.
 
 The threshold is half of what our own run had reached by then (936, see
-`results/exploration/branches-seed-300`) and far above the random policy's -55 and the untrained
-policy's -60, so it fails when learning is broken and not when a seed is unlucky.
+`results/exploration/branches-seed-300`) and far above the random policy's -55 and the
+untrained policy's -60, so it fails when learning is broken and not when a seed is
+unlucky.
 """
 
 import json
