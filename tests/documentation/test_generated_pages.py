@@ -58,7 +58,7 @@ def test_packages_follow_the_architecture() -> None:
         (
             "src/pombu/algorithms/pombu/learner.py",
             "Learner.improve",
-            "api/algorithms.md#pombu.algorithms.pombu.Learner.improve",
+            "api/algorithms.md#pombu.algorithms.pombu.learner.Learner.improve",
         ),
         ("results/uncertainty.md", "", "results/uncertainty.md"),
         ("LICENSE", "", None),

@@ -14,6 +14,7 @@ from pombu.analysis.results_page import train_command
 from pombu.cli import main
 from pombu.errors import StoppedError, UsageError
 from pombu.paper import panel_runs
+from pombu.paper.experiments import POMBU
 from pombu.paper.panel_runs import (
     Request,
     choose,
@@ -37,7 +38,7 @@ JOB = Job("pombu", "HalfCheetah", 0, total_steps=100_000)
 
 def alone(seeds: tuple[int, ...], total_steps: int) -> Any:
     panel = panels_of("figure-4")[0]
-    return replace(panel, arms=panel.arms[:1], seeds=seeds, total_steps=total_steps)
+    return replace(panel, arms=(POMBU,), seeds=seeds, total_steps=total_steps)
 
 
 def drawing(tmp_path: Path) -> Request:
@@ -93,8 +94,9 @@ def test_a_run_with_today_s_values_comes_first(tmp_path: Path) -> None:
 
 def test_an_item_without_runs_is_left_out_of_all(tmp_path: Path, capsys: Any) -> None:
     source = tmp_path / "runs"
-    for seed in range(3):
-        write_run(replace(JOB, seed=seed), source / str(seed))
+    (panel,) = panels_of("figure-4")
+    for job in panel.jobs(panel.arms[0]):
+        write_run(job, source / job.name)
     request = replace(drawing(tmp_path), sources=(source,), out=tmp_path / "out")
     said: list[str] = []
 
