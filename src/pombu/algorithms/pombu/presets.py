@@ -109,8 +109,8 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
     (`sizes.branches`), continued by V and, for the uncertainty, by U_psi; lambda is
     0.95, because over a whole episode the noise of the return hides the gain of a step;
     A and sqrt(D) in one unit, because in units of reward the penalty falls silent as
-    returns grow; the policy itself collects, because exploration policies bought
-    nothing that could be measured (docs/learning.md); members of half the width, with
+    returns grow; the policy itself collects, because exploration policies changed
+    nothing with one seed (docs/learning.md); members of half the width, with
     fits as `fast_model` says; half the noise at first (`FIRST_LOG_STD`); larger
     rates and minibatches for policy and value, because the conservative penalty, not
     the rate, limits the step; raw rewards are cut at 20 instead of 5, which would cap
