@@ -100,11 +100,10 @@ def learned() -> tuple[Any, list[Any]]:
 
 def test_counts_real_and_imagined_steps(learned: Any) -> None:
     """2 updates of 4 trajectories; from the second iteration on, 2 exploration
-    policies of 4 each, and 4 of each of them and of the policy to look at what they
-    seek; 6 steps a trajectory."""
+    policies of 4 each; 6 steps a trajectory."""
     _, rows = learned
     assert [row["real_steps"] for row in rows] == [3 * 6, 2 * 3 * 6]
-    assert [row["imagined_steps"] for row in rows] == [48, 48 + 48 + 48 + 72]
+    assert [row["imagined_steps"] for row in rows] == [48, 48 + 48 + 48]
 
 
 def test_metrics_carry_the_papers_names(learned: Any) -> None:
@@ -169,7 +168,7 @@ def test_imagining_in_the_simulator_needs_no_model() -> None:
     for row in rows:
         assert row["uncertainty"] == 0.0
         assert row["masked_trajectories"] == 0.0
-    assert rows[-1]["imagined_steps"] == 48 + 48 + 48 + 72
+    assert rows[-1]["imagined_steps"] == 48 + 48 + 48
 
 
 def test_without_a_contract_rewards_and_starts_come_from_real_data() -> None:

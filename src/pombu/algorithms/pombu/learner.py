@@ -299,7 +299,8 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         def look(policy: GaussianPolicy) -> Imagined:
             return imagine_batch(policy, state.value, held_out)
 
-        imagined = (2 * number + 1) * virtual
+        # What is only looked at is not counted, as evaluation episodes are not.
+        imagined = number * virtual
         return (
             (stack, normaliser),
             imagined,
