@@ -101,12 +101,18 @@ deviation of doubt, the same for all tasks and horizons."""
 BETA = 1.0
 """Weight of the exploration bonus where exploration policies are asked for."""
 
+DISAGREEMENT_STOP = 1.0
+"""A branch of `fast` is cut off, with V and U_psi beyond it, where the members disagree
+more than about any real step: a first fit promises anything there."""
+
 
 def fast(task: str, horizon: int | None) -> POMBUConfig:
     """Branched imagination, one unit for gain and doubt, and bounded fits.
 
     Departures from `paper` and why: virtual trajectories are branches
-    (`sizes.branches`), continued by V and, for the uncertainty, by U_psi; lambda is
+    (`presets.branches`), continued by V and, for the uncertainty, by U_psi, and cut off
+    where nothing is known (`DISAGREEMENT_STOP`); episodes of 1000 steps come two at a
+    time, with half the updates, because new data are worth most early; lambda is
     0.95, because over a whole episode the noise of the return hides the gain of a step;
     A and sqrt(D) in one unit, because in units of reward the penalty falls silent as
     returns grow; the policy itself collects, because exploration policies changed
@@ -121,12 +127,20 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
     if is_foreign(task):
         return _fast_foreign(horizon_of(task, horizon))
     base = paper(task, horizon)
+    if horizon_of(task, horizon) >= LONG_HORIZON:
+        base = replace(
+            base,
+            trajectories=base.trajectories // 2,
+            updates=base.updates // 2,
+            iterations=2 * base.iterations,
+            evaluation_episodes=10,
+        )
     return replace(
         base,
         alpha=ALPHA,
         beta=BETA,
         model=fast_model(len(base.model.hidden), afresh_every=_AFRESH.get(task, 0)),
-        imagination=branches(40_000, horizon_of(task, horizon)),
+        imagination=_fast_imagination(40_000, horizon_of(task, horizon)),
         policy=replace(
             base.policy,
             minibatch=2000,
@@ -139,6 +153,10 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
         exploration=_no_explorers(200),
         returns=_fast_returns(REWARD_CLIP),
     )
+
+
+def _fast_imagination(samples: int, horizon: int) -> ImaginationConfig:
+    return replace(branches(samples, horizon), disagreement_stop=DISAGREEMENT_STOP)
 
 
 def _fast_value(minibatch: int, rate: float, **fields: Any) -> ValueConfig:
@@ -191,7 +209,7 @@ def _fast_point(horizon: int) -> POMBUConfig:
             max_steps=400,
             reinitialise_every=0,
         ),
-        imagination=branches(3000, horizon),
+        imagination=_fast_imagination(3000, horizon),
         policy=PolicyConfig(
             learning_rate=1e-3,
             final_learning_rate=1e-4,
@@ -216,7 +234,7 @@ def _fast_foreign(horizon: int) -> POMBUConfig:
     a fifth of the planned iterations would be spent on that.
     """
     number = trajectories(1000, horizon)
-    imagination = branches(10_000, horizon)
+    imagination = _fast_imagination(10_000, horizon)
     return POMBUConfig(
         alpha=ALPHA,
         beta=BETA,
