@@ -28,13 +28,18 @@ def test_every_algorithm_is_recorded() -> None:
 )
 def test_a_run_is_as_recorded(name: str) -> None:
     due, now = RECORDED["runs"][name], record(name)
+    # Where bits must agree they are compared; another processor rounds differently, and
+    # two iterations of training carry that on.
+    same_bits = versions() == RECORDED["versions"]
+    tolerance = (
+        {"rtol": 0.0, "atol": 0.0} if same_bits else {"rtol": 0.02, "atol": 0.01}
+    )
     for counter in ("real_steps", "imagined_steps"):
         assert now[counter] == due[counter]
     for row, expected in zip(now["metrics"], due["metrics"], strict=True):
         assert list(row) == list(expected)
-        # Another processor may round differently.
         np.testing.assert_allclose(
-            list(row.values()), list(expected.values()), rtol=1e-4, atol=1e-6
+            list(row.values()), list(expected.values()), **tolerance
         )
-    if versions() == RECORDED["versions"]:
+    if same_bits:
         assert now["weights"] == due["weights"]

@@ -3,12 +3,14 @@
     python -m tools.record_runs tests/fixtures/recorded-runs.json [ALGORITHM ...]
 
 writes the metrics of each iteration without timings, a SHA-256 of the final weights,
-and the platform and versions they hold for.
+and the platform and versions they hold for. Record on one core (`taskset -c 0`), as the
+tests run.
 """
 
 import hashlib
 import importlib.metadata
 import json
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -60,19 +62,32 @@ def weights_hash(state: Any) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What bits depend on: the processor and the packages that compute."""
-    model = ""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        lines = cpuinfo.read_text().splitlines()
-        model = next((x.split(":")[1].strip() for x in lines if "model name" in x), "")
-    found = {"machine": platform.machine(), "processor": model}
+    """What bits depend on: processor, number of cores, and packages that compute.
+
+    Processors of one model name may differ in their vector instructions, and so in how
+    a compiled program rounds: the flags tell them apart.
+    """
+    model, flags = (_cpuinfo(field) for field in ("model name", "flags"))
+    found = {
+        "machine": platform.machine(),
+        "processor": model,
+        "flags": hashlib.sha256(flags.encode()).hexdigest()[:12],
+        "cores": str(len(os.sched_getaffinity(0))),
+    }
     for package in _PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             found[package] = ""
     return found
+
+
+def _cpuinfo(field: str) -> str:
+    """A field of the first processor, as Linux tells it; empty elsewhere."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    named = (line.split(":", 1) for line in lines if ":" in line)
+    return next((text.strip() for name, text in named if name.strip() == field), "")
 
 
 def main(path: Path, names: Sequence[str]) -> None:
