@@ -22,10 +22,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pombu.data.episodes import EPISODES
-from pombu.errors import RunError, UsageError
+from pombu.errors import Count, Range, RunError, UsageError, require_ranges
 from pombu.files import write_atomic
 from pombu.parallel import usable_cores
 from pombu.rng import require_seed
@@ -66,19 +66,16 @@ class RunSpec:
     algorithm: str
     preset: str
     seed: int
-    total_steps: int
+    total_steps: Annotated[int, Range("[1, 1e12]")]
     config: dict[str, Any]
     """The algorithm's resolved config, as JSON."""
-    checkpoint_every: int = 1
-    keep_checkpoints: int = 3
+    checkpoint_every: Count = 1
+    keep_checkpoints: Count = 3
     tensorboard: bool = False
     wandb: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("total_steps", "checkpoint_every", "keep_checkpoints"):
-            value = getattr(self, name)
-            if value < 1:
-                raise UsageError(f"{name} is {value}: it must be at least 1.")
+        require_ranges(self)
         require_seed(self.seed)
 
     @property
