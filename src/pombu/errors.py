@@ -103,7 +103,8 @@ def require_ranges(config: Any, section: str = "") -> None:
     Raises:
         UsageError: Names the field, its value and what it takes.
     """
-    for name, kind, allowed, optional, several in _ranged_fields(type(config)):
+    config_type: Any = type(config)
+    for name, kind, allowed, optional, several in _ranged_fields(config_type):
         value = getattr(config, name)
         if value is None and optional:
             continue
@@ -122,8 +123,8 @@ def require_ranges(config: Any, section: str = "") -> None:
                 )
 
 
-def range_of(config: type[Any], name: str) -> Range | None:
-    """The range of a config's field; None where it is no number."""
+def range_of(config: Any, name: str) -> Range | None:
+    """The range of a field of a config's class; None where it is no number."""
     found = [field for field in _ranged_fields(config) if field[0] == name]
     return found[0][2] if found else None
 
