@@ -6,7 +6,7 @@ task's own functions, or learned. Imagination, planning, value expansion, diagno
 the uncertainty of Q-values all call `step`, `move` or `sample`.
 """
 
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -135,6 +135,16 @@ class Dynamics(eqx.Module):
             ends = _checked("terminal", ended, following).astype(bool)
         return Step(following, rewards, ends)
 
+    def plausible(
+        self, states: Float[Array, "*b o"], runaway: float
+    ) -> Bool[Array, "*b"]:
+        """Whether states lie within so many standard deviations of the real data.
+
+        Each dimension is measured in its own unit, so that the limit means the same for
+        observations of 0.001 and of a million; what is not finite is not plausible.
+        """
+        return jnp.all(jnp.abs(self.observation.normalise(states)) <= runaway, -1)
+
     def unstack(self) -> "Dynamics":
         """The same dynamics for a loop that predicts at every step: see `Unstacked`."""
         apart = Unstacked(self.members.unstack())
@@ -194,6 +204,7 @@ def network_sizes(task: Task, reward: str) -> tuple[int, int]:
     return inputs, task.frame_dim + int(reward == "learned")
 
 
+@runtime_checkable
 class PredictionConfig(Protocol):
     """What is read of the config of a model, whatever its networks."""
 

@@ -21,6 +21,7 @@ from pombu.envs.contract import Contract as Contract
 from pombu.envs.contract import without_termination as without_termination
 from pombu.envs.environment import ActionBox as ActionBox
 from pombu.envs.history import stack_episode as stack_episode
+from pombu.envs.lookup import HERE as HERE
 from pombu.envs.lookup import in_one_line as in_one_line
 from pombu.envs.lookup import resolve as resolve
 from pombu.envs.lookup import short_name as short_name

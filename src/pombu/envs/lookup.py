@@ -1,5 +1,6 @@
 """From the name that a user typed to the environment that it means."""
 
+import copy
 import difflib
 import importlib
 import inspect
@@ -51,6 +52,48 @@ def resolve(name: str) -> str:
     )
 
 
+_REMEMBERED: dict[str, Callable[..., Any]] = {}
+"""Factories that have no name in a module, by the name that stands for them here."""
+
+HERE = "python:"
+"""How such names begin."""
+
+
+def remember(factory: Callable[..., Any], name: str) -> str:
+    """A name for a factory that has none: a lambda, a closure, a partial, copies.
+
+    It holds within this process. Another one can load a run by giving the factory again
+    in Python; the command line cannot.
+    """
+    plain = f"{HERE}{name.strip('<>') or 'factory'}"
+    taken = [key for key, known in _REMEMBERED.items() if known is factory]
+    if taken:
+        return taken[0]
+    key, number = plain, 2
+    while key in _REMEMBERED:
+        key, number = f"{plain}-{number}", number + 1
+    _REMEMBERED[key] = factory
+    return key
+
+
+def copies_of(env: Env) -> Callable[..., Any]:
+    """A factory of environments like a given one: copies, or made by its spec."""
+
+    def make() -> Any:
+        try:
+            return copy.deepcopy(env)
+        except Exception as error:
+            if env.spec is not None:
+                return gymnasium.make(env.spec)
+            raise UsageError(
+                f"{type(env.unwrapped).__name__} cannot be copied "
+                f"({in_one_line(error)}), and pombu needs several: give a function "
+                "that makes one, such as `lambda: MyEnv()`."
+            ) from error
+
+    return make
+
+
 def make_foreign(name: str, horizon: int | None, render_mode: str | None) -> Env:
     """Make an environment that is not pombu's own, unwrapped by pombu."""
     _quiet_mujoco()
@@ -66,7 +109,7 @@ def make_foreign(name: str, horizon: int | None, render_mode: str | None) -> Env
         )
     except PombuError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"{name} could not be made ({in_one_line(error)}): check that what it "
             "needs is installed and that it takes no required arguments."
@@ -74,7 +117,10 @@ def make_foreign(name: str, horizon: int | None, render_mode: str | None) -> Env
 
 
 def _call(name: str, factory: Callable[..., Any], render_mode: str | None) -> Env:
-    renders = "render_mode" in inspect.signature(factory).parameters
+    try:
+        renders = "render_mode" in inspect.signature(factory).parameters
+    except ValueError:  # something built in, which does not say what it takes
+        renders = False
     env = factory(render_mode=render_mode) if renders else factory()
     if not isinstance(env, gymnasium.Env):
         raise UsageError(
@@ -86,6 +132,14 @@ def _call(name: str, factory: Callable[..., Any], render_mode: str | None) -> En
 
 def _factory(name: str) -> Callable[..., Any] | None:
     """The callable behind `module:factory`; None if the module registers that id."""
+    if name.startswith(HERE):
+        if name not in _REMEMBERED:
+            raise UsageError(
+                f"{name!r} stands for an environment that was made in a Python "
+                "program and has no name of its own: load the run there, with env= "
+                "and what it was made with."
+            )
+        return _REMEMBERED[name]
     module_name, _, attribute = name.partition(":")
     if module_name.endswith(".py"):
         raise UsageError(
@@ -97,7 +151,7 @@ def _factory(name: str) -> Callable[..., Any] | None:
         sys.path.append(os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"The module of {name!r} could not be imported ({in_one_line(error)}): "
             "give module:factory with a module that Python finds from here."
@@ -130,7 +184,7 @@ def _quiet_mujoco() -> None:
     quiet_mujoco()
 
 
-def in_one_line(error: Exception) -> str:
+def in_one_line(error: BaseException) -> str:
     """An exception in one line."""
     said = " ".join(str(error).split())
     return f"{type(error).__name__}: {said}" if said else type(error).__name__

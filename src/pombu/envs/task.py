@@ -1,5 +1,6 @@
 """Describe, make and check the environment that a user named."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,14 @@ from pombu.envs.contract import (
 )
 from pombu.envs.environment import ActionBox
 from pombu.envs.history import StackedContract, StackedObservation
-from pombu.envs.lookup import Env, find_entry, make_foreign, resolve
+from pombu.envs.lookup import (
+    Env,
+    copies_of,
+    find_entry,
+    make_foreign,
+    remember,
+    resolve,
+)
 from pombu.envs.wrappers import FlatObservation, NoisyObservation
 from pombu.errors import UsageError
 
@@ -71,19 +79,27 @@ class Task:
         return make(self.config, render_mode)
 
 
-def config_of(env: str | EnvConfig | Callable[[], Any]) -> EnvConfig:
-    """What the user gave for an environment, as a config."""
+def config_of(env: str | EnvConfig | Callable[..., Any] | Env) -> EnvConfig:
+    """What the user gave for an environment, as a config.
+
+    A function or class of a module is named by it. Anything else, such as a lambda or
+    an environment itself, is known to this process alone: see `lookup.remember`.
+    """
     if isinstance(env, EnvConfig):
         return env
     if isinstance(env, str):
         return EnvConfig(id=env)
+    if isinstance(env, gymnasium.Env):
+        return EnvConfig(id=remember(copies_of(env), type(env.unwrapped).__name__))
+    if not callable(env):
+        raise UsageError(
+            f"The environment is a {type(env).__name__}: give an id, `module:factory`, "
+            "a gymnasium.Env, or a function or class that makes one."
+        )
     name = getattr(env, "__qualname__", "")
     if not name or "<" in name:
-        raise UsageError(
-            f"The environment is a {type(env).__name__}, but pombu makes as many as it "
-            "needs: give an id, `module:factory`, or a function of a module that "
-            "returns a new environment."
-        )
+        inner = getattr(env, "func", env)
+        return EnvConfig(id=remember(env, getattr(inner, "__name__", "factory")))
     return EnvConfig(id=f"{env.__module__}:{name}")
 
 
@@ -106,7 +122,9 @@ def load(config: EnvConfig | str, **overrides: Any) -> Task:
             observation_shape=_observation_shape(env) if config.history == 1 else None,
         )
     finally:
-        env.close()
+        # What there was to learn of the environment is learned.
+        with contextlib.suppress(Exception):
+            env.close()
 
 
 def make(config: EnvConfig, render_mode: str | None = None) -> Env:
@@ -131,6 +149,11 @@ def _make_foreign(name: str, config: EnvConfig, render_mode: str | None) -> Env:
             "them out."
         )
     env = make_foreign(name, config.horizon, render_mode)
+    for kind in ("observation_space", "action_space"):
+        if getattr(env, kind, None) is None:
+            raise UsageError(
+                f"{name} has no {kind}: set self.{kind} in the environment's __init__."
+            )
     _require_observation_box(name, env.observation_space)
     action_box(name, env.action_space)
     limit = time_limit(env)
@@ -224,6 +247,15 @@ def _require_observation_box(name: str, space: spaces.Space[Any]) -> None:
             "numbers: wrap it with gymnasium.wrappers.FlattenObservation and pass "
             "module:factory."
         )
+    _require_entries(name, "observation", space)
+
+
+def _require_entries(name: str, kind: str, space: spaces.Box) -> None:
+    if 0 in space.shape:
+        raise UsageError(
+            f"{name} has the {kind} space {space} without any entries: give it at "
+            "least one."
+        )
 
 
 def action_box(name: str, space: spaces.Space[Any]) -> ActionBox:
@@ -234,6 +266,7 @@ def action_box(name: str, space: spaces.Space[Any]) -> ActionBox:
             "wrap it with a gymnasium.ActionWrapper that turns a float vector into its "
             "actions and pass module:factory."
         )
+    _require_entries(name, "action", space)
     if not space.is_bounded("both"):
         raise UsageError(
             f"{name} has the action space {space} with infinite bounds, but pombu maps "
