@@ -6,7 +6,7 @@ is here.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -79,6 +79,7 @@ class WithBaseline(WithEnsemble):
     value_optimiser: Any
 
 
+@runtime_checkable
 class ModelLearnerConfig(Protocol):
     """What is read of the config of an algorithm that imagines."""
 
@@ -106,6 +107,7 @@ class ModelLearnerConfig(Protocol):
         """Real transitions to make room for."""
 
 
+@runtime_checkable
 class EnsembleConfig(ModelLearnerConfig, Protocol):
     """The same where the model is an ensemble."""
 
