@@ -16,6 +16,7 @@ from tiny import same
 from pombu.dynamics.config import GaussianModelConfig, ModelConfig
 from pombu.dynamics.ensemble import (
     Ensemble,
+    Samples,
     SquaredError,
     init_ensemble,
     materialise,
@@ -271,8 +272,9 @@ def test_gaussian_members_too_stop_where_held_out_rows_say() -> None:
         ensemble, None, lessons, inputs, targets, config, 400, Workers(1)
     )
     assert (fitted.steps < 2000).all()
+    samples = Samples(*map(jnp.asarray, (inputs, targets, judges)))
     for k, member in enumerate(fitted.members.unstack()):
-        found = loss.of_rows(member, inputs, targets, judges)
+        found = loss.of_rows(member, samples)
         assert float(found.mean()) == pytest.approx(fitted.losses[k], rel=1e-4)
         mean, log_variance = predict_gaussian(member, jnp.asarray(inputs[300:]))
         assert float(mean.mean()) == pytest.approx(0.5, abs=0.1)

@@ -20,6 +20,7 @@ from pombu.data import (
 )
 from pombu.dynamics.config import ModelConfig
 from pombu.dynamics.ensemble import (
+    Samples,
     SquaredError,
     init_ensemble,
     materialise,
@@ -101,7 +102,7 @@ def test_loss_equals_a_plain_loop(history: int) -> None:
         config = ModelConfig(fit_horizon=HORIZON)
         loss = unroll.loss(config, 40, held if held.any() else None)
         assert loss.counts.shape == (40, HORIZON)
-        given = loss.of_rows(member, inputs, targets, rows)
+        given = loss.of_rows(member, Samples(inputs, targets, rows))
         expected = slow_losses(materialise(member), episodes, experience, held)
         learned = ~held
         np.testing.assert_allclose(
@@ -119,8 +120,8 @@ def test_one_step_ahead_is_the_plain_loss() -> None:
     loss = unroll_of(episodes, experience).loss(ModelConfig(), len(dataset))
     rows = jnp.arange(len(dataset))
     np.testing.assert_allclose(
-        loss.of_rows(member, inputs, targets, rows),
-        SquaredError("float32").of_rows(member, inputs, targets, rows),
+        loss.of_rows(member, Samples(inputs, targets, rows)),
+        SquaredError("float32").of_rows(member, Samples(inputs, targets, rows)),
         rtol=1e-4,
     )
 

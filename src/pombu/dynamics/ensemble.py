@@ -9,7 +9,7 @@ have weight normalisation and ReLU (paper), or layer normalisation, or SiLU.
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -213,26 +213,27 @@ def _layer_norm(x: Float[Array, "*k n i"]) -> Float[Array, "*k n i"]:
     return centred * jax.lax.rsqrt(variance + _NORM_EPS)
 
 
+class Samples(NamedTuple):
+    """Rows of the data that a loss is taken of."""
+
+    inputs: Float[Array, "n i"]
+    """All normalised states and actions, in the order of the steps."""
+    targets: Float[Array, "n y"]
+    """What is to be predicted."""
+    rows: Int[Array, " b"]
+    """Which of them count."""
+
+
 class MemberLoss(eqx.Module):
     """What a single member is trained on and judged by; its arrays are data."""
 
     @abstractmethod
-    def of_rows(
-        self,
-        member: Any,
-        inputs: Float[Array, "n i"],
-        targets: Float[Array, "n y"],
-        rows: Int[Array, " b"],
-    ) -> Float[Array, " b"]:
+    def of_rows(self, member: Any, samples: Samples) -> Float[Array, " b"]:
         """The loss of each row, whose mean judges a member."""
 
     @abstractmethod
     def objective(
-        self,
-        member: Any,
-        inputs: Float[Array, "n i"],
-        targets: Float[Array, "n y"],
-        rows: Int[Array, " b"],
+        self, member: Any, samples: Samples
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """What a gradient step on these rows lowers, and what is reported of it."""
 
@@ -242,24 +243,15 @@ class SquaredError(MemberLoss):
 
     precision: Precision = eqx.field(static=True)
 
-    def of_rows(
-        self,
-        member: Ensemble,
-        inputs: Float[Array, "n i"],
-        targets: Float[Array, "n y"],
-        rows: Int[Array, " b"],
-    ) -> Float[Array, " b"]:
+    def of_rows(self, member: Ensemble, samples: Samples) -> Float[Array, " b"]:
         """The loss of each row."""
-        error = predict(materialise(member), inputs[rows], self.precision)
-        return jnp.mean((error - targets[rows]) ** 2, -1)
+        inputs, targets, rows = samples
+        predicted = predict(materialise(member), inputs[rows], self.precision)
+        return jnp.mean((predicted - targets[rows]) ** 2, -1)
 
     def objective(
-        self,
-        member: Ensemble,
-        inputs: Float[Array, "n i"],
-        targets: Float[Array, "n y"],
-        rows: Int[Array, " b"],
+        self, member: Ensemble, samples: Samples
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """The mean over rows."""
-        mean = jnp.mean(self.of_rows(member, inputs, targets, rows))
+        mean = jnp.mean(self.of_rows(member, samples))
         return mean, mean

@@ -27,6 +27,7 @@ from pombu.dynamics.ensemble import (
     Ensemble,
     Form,
     MemberLoss,
+    Samples,
     SquaredError,
     init_ensemble,
 )
@@ -114,9 +115,9 @@ def _train(
     transform = adam(gradient_clip)
 
     def step(number: Array, carry: tuple[Descent, Array]) -> tuple[Descent, Array]:
-        samples = (inputs, targets, rows[number])
+        samples = Samples(inputs, targets, rows[number])
         descent, reported, _ = gradient_step(
-            loss.objective, transform, carry[0], rates[number], *samples
+            loss.objective, transform, carry[0], rates[number], samples
         )
         return descent, reported
 
@@ -135,7 +136,7 @@ def _validate(
     loss: MemberLoss,
 ) -> Float[Array, ""]:
     """Mean loss over the first `count` of the validation rows."""
-    found = loss.of_rows(member, inputs, targets, rows)
+    found = loss.of_rows(member, Samples(inputs, targets, rows))
     return jnp.sum(jnp.where(jnp.arange(len(rows)) < count, found, 0.0)) / count
 
 

@@ -15,10 +15,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from pombu.dynamics.config import GaussianModelConfig, Precision
-from pombu.dynamics.ensemble import Layers, MemberLoss, Members, matmul
+from pombu.dynamics.ensemble import Layers, MemberLoss, Members, Samples, matmul
 from pombu.dynamics.fit import Lesson, fit_members, row_batches
 from pombu.dynamics.model import network_sizes
 from pombu.envs import Task
@@ -130,14 +130,9 @@ class Likelihood(MemberLoss):
 
     config: GaussianModelConfig = eqx.field(static=True)
 
-    def of_rows(
-        self,
-        member: GaussianEnsemble,
-        inputs: Float[Array, "n i"],
-        targets: Float[Array, "n y"],
-        rows: Int[Array, " b"],
-    ) -> Float[Array, " b"]:
+    def of_rows(self, member: GaussianEnsemble, samples: Samples) -> Float[Array, " b"]:
         """The negative log-likelihood of each row."""
+        inputs, targets, rows = samples
         mean, log_variance = predict_gaussian(
             member, inputs[rows], self.config.precision
         )
@@ -145,13 +140,10 @@ class Likelihood(MemberLoss):
         return jnp.mean(square * jnp.exp(-log_variance) + log_variance, -1)
 
     def objective(
-        self,
-        member: GaussianEnsemble,
-        inputs: Float[Array, "n i"],
-        targets: Float[Array, "n y"],
-        rows: Int[Array, " b"],
+        self, member: GaussianEnsemble, samples: Samples
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """What is minimised, and the mean negative log-likelihood in it."""
+        inputs, targets, rows = samples
         return gaussian_loss(member, inputs[rows], targets[rows], self.config)
 
 

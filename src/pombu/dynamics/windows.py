@@ -6,11 +6,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from pombu.data import Normaliser, moved
 from pombu.dynamics.config import ModelConfig, Precision
-from pombu.dynamics.ensemble import Ensemble, MemberLoss, materialise, predict
+from pombu.dynamics.ensemble import (
+    Ensemble,
+    MemberLoss,
+    Samples,
+    materialise,
+    predict,
+)
 
 
 class SeveralSteps(MemberLoss):
@@ -31,21 +37,9 @@ class SeveralSteps(MemberLoss):
     """Units of the change, by which a prediction is fed back."""
     precision: Precision = eqx.field(static=True)
 
-    def of_rows(
-        self,
-        member: Ensemble,
-        inputs: Float[Array, "n i"],
-        targets: Float[Array, "n y"],
-        rows: Int[Array, " b"],
-    ) -> Float[Array, " b"]:
-        """The loss of the windows that begin in these rows.
-
-        Args:
-            member: a single one.
-            inputs: normalised states and actions, in the order of the steps.
-            targets: normalised changes (and rewards).
-            rows: where windows begin.
-        """
+    def of_rows(self, member: Ensemble, samples: Samples) -> Float[Array, " b"]:
+        """The loss of the windows that begin in these rows."""
+        inputs, targets, rows = samples
         layers = materialise(member)
         dim, frame = self.observation.mean.shape[-1], self.delta.mean.shape[-1]
         ahead = jnp.arange(self.counts.shape[1])[:, None]
@@ -72,14 +66,10 @@ class SeveralSteps(MemberLoss):
         return jnp.sum(jnp.where(counts, squares, 0.0), 0) / jnp.sum(counts, 0)
 
     def objective(
-        self,
-        member: Ensemble,
-        inputs: Float[Array, "n i"],
-        targets: Float[Array, "n y"],
-        rows: Int[Array, " b"],
+        self, member: Ensemble, samples: Samples
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """The mean over rows."""
-        mean = jnp.mean(self.of_rows(member, inputs, targets, rows))
+        mean = jnp.mean(self.of_rows(member, samples))
         return mean, mean
 
 
