@@ -298,3 +298,50 @@ def test_exits_and_empty_spaces_are_the_environments_own() -> None:
         POMBU(Empty, **SMOKE)
     with pytest.raises(UsageError, match="has no observation_space"):
         POMBU(Spaceless, **SMOKE)
+
+
+class Goal(Cart):
+    """The same cart with a goal beside it, a mode and a number of its own."""
+
+    action_space = gymnasium.spaces.Box(-1, 1, (), np.float32)
+    observation_space: Any = gymnasium.spaces.Dict(
+        {
+            "cart": gymnasium.spaces.Box(-10, 10, (2,), np.float32),
+            "rest": gymnasium.spaces.Tuple(
+                [gymnasium.spaces.Discrete(3), gymnasium.spaces.Box(-1, 1, (1,))]
+            ),
+        }
+    )
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        observation, info = super().reset(seed=seed)
+        return self._with_goal(observation), info
+
+    def step(self, action: Any) -> Any:
+        observation, *rest = super().step(action)
+        return self._with_goal(observation), *rest
+
+    def _with_goal(self, cart: Any) -> Any:
+        return {"cart": cart, "rest": (np.int64(1), np.array([0.5], np.float32))}
+
+
+def test_dicts_and_tuples_are_flattened() -> None:
+    env = gymnasium.wrappers.TimeLimit(Goal(), 15)
+    pupil = POMBU(env, **SMOKE).learn(30)
+    assert pupil.learner.task.observation_dim == 6
+    rows = pupil.episodes[0].observations
+    np.testing.assert_array_equal(rows[:, 2:], np.tile([0, 1, 0, 0.5], (16, 1)))
+    observation, _ = env.reset(seed=0)
+    flat = np.concatenate([observation["cart"], [0, 1, 0, 0.5]])
+    due, _ = pupil.predict(flat, deterministic=True)
+    found, _ = pupil.predict(observation, deterministic=True)
+    assert found.shape == ()
+    np.testing.assert_array_equal(found, due)
+    batch = {
+        "cart": np.stack([observation["cart"]] * 2),
+        "rest": (np.array([1, 1]), np.full((2, 1), 0.5, np.float32)),
+    }
+    both, _ = pupil.predict(batch, deterministic=True)
+    np.testing.assert_allclose(both, [due, due], rtol=1e-5)
+    with pytest.raises(UsageError, match="does not fit the space Dict"):
+        pupil.predict({"wagon": 1})

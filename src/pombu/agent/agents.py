@@ -13,7 +13,7 @@ the folder of any `pombu train`.
 
 import signal
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
@@ -45,7 +45,16 @@ from pombu.algorithms.config import budget
 from pombu.algorithms.pombu.learner import Learner, State
 from pombu.data import read_logged
 from pombu.data.episodes import EPISODES, EpisodeStore
-from pombu.envs import HERE, ActionBox, EnvConfig, Episode, config_of, load, short_name
+from pombu.envs import (
+    HERE,
+    ActionBox,
+    EnvConfig,
+    Episode,
+    config_of,
+    flatten_rows,
+    load,
+    short_name,
+)
 from pombu.errors import StoppedError, UsageError
 from pombu.parallel import use_compilation_cache
 from pombu.rng import Keys, require_seed
@@ -284,6 +293,8 @@ class Agent:
     def _rows(self, observation: Any) -> tuple[np.ndarray, bool]:
         """Observations as rows, and whether there is only one, without a batch."""
         task = self.learner.task
+        if task.layout is not None and isinstance(observation, Mapping | tuple):
+            observation = flatten_rows(task.layout, observation)
         shapes = [(task.observation_dim,), task.observation_shape]
         return as_rows("observation", observation, shapes)
 

@@ -21,7 +21,6 @@ from pombu.envs.contract import Contract as Contract
 from pombu.envs.contract import without_termination as without_termination
 from pombu.envs.environment import ActionBox as ActionBox
 from pombu.envs.history import stack_episode as stack_episode
-from pombu.envs.lookup import HERE as HERE
 from pombu.envs.lookup import in_one_line as in_one_line
 from pombu.envs.lookup import resolve as resolve
 from pombu.envs.lookup import short_name as short_name
@@ -30,6 +29,8 @@ from pombu.envs.task import Task as Task
 from pombu.envs.task import config_of as config_of
 from pombu.envs.task import load as load
 from pombu.envs.task import make as make
+from pombu.envs.unnamed import HERE as HERE
+from pombu.envs.wrappers import flatten_rows as flatten_rows
 
 
 def _choose_renderer() -> None:

@@ -1,6 +1,5 @@
 """From the name that a user typed to the environment that it means."""
 
-import copy
 import difflib
 import importlib
 import inspect
@@ -12,6 +11,7 @@ from typing import Any
 import gymnasium
 
 from pombu.envs.catalogue import CATALOGUE, Entry
+from pombu.envs.unnamed import HERE, recall
 from pombu.errors import PombuError, UsageError
 
 Env = gymnasium.Env[Any, Any]
@@ -50,48 +50,6 @@ def resolve(name: str) -> str:
         f"There is no environment {name!r}; pombu takes one of {', '.join(own)}, a "
         f"Gymnasium id, or module:factory: {hint}"
     )
-
-
-_REMEMBERED: dict[str, Callable[..., Any]] = {}
-"""Factories that have no name in a module, by the name that stands for them here."""
-
-HERE = "python:"
-"""How such names begin."""
-
-
-def remember(factory: Callable[..., Any], name: str) -> str:
-    """A name for a factory that has none: a lambda, a closure, a partial, copies.
-
-    It holds within this process. Another one can load a run by giving the factory again
-    in Python; the command line cannot.
-    """
-    plain = f"{HERE}{name.strip('<>') or 'factory'}"
-    taken = [key for key, known in _REMEMBERED.items() if known is factory]
-    if taken:
-        return taken[0]
-    key, number = plain, 2
-    while key in _REMEMBERED:
-        key, number = f"{plain}-{number}", number + 1
-    _REMEMBERED[key] = factory
-    return key
-
-
-def copies_of(env: Env) -> Callable[..., Any]:
-    """A factory of environments like a given one: copies, or made by its spec."""
-
-    def make() -> Any:
-        try:
-            return copy.deepcopy(env)
-        except Exception as error:
-            if env.spec is not None:
-                return gymnasium.make(env.spec)
-            raise UsageError(
-                f"{type(env.unwrapped).__name__} cannot be copied "
-                f"({in_one_line(error)}), and pombu needs several: give a function "
-                "that makes one, such as `lambda: MyEnv()`."
-            ) from error
-
-    return make
 
 
 def make_foreign(name: str, horizon: int | None, render_mode: str | None) -> Env:
@@ -133,13 +91,7 @@ def _call(name: str, factory: Callable[..., Any], render_mode: str | None) -> En
 def _factory(name: str) -> Callable[..., Any] | None:
     """The callable behind `module:factory`; None if the module registers that id."""
     if name.startswith(HERE):
-        if name not in _REMEMBERED:
-            raise UsageError(
-                f"{name!r} stands for an environment that was made in a Python "
-                "program and has no name of its own: load the run there, with env= "
-                "and what it was made with."
-            )
-        return _REMEMBERED[name]
+        return recall(name)
     module_name, _, attribute = name.partition(":")
     if module_name.endswith(".py"):
         raise UsageError(

@@ -22,14 +22,8 @@ from pombu.envs.contract import (
 )
 from pombu.envs.environment import ActionBox
 from pombu.envs.history import StackedContract, StackedObservation
-from pombu.envs.lookup import (
-    Env,
-    copies_of,
-    find_entry,
-    make_foreign,
-    remember,
-    resolve,
-)
+from pombu.envs.lookup import Env, find_entry, make_foreign, resolve
+from pombu.envs.unnamed import copies_of, remember
 from pombu.envs.wrappers import FlatObservation, NoisyObservation
 from pombu.errors import UsageError
 
@@ -63,6 +57,9 @@ class Task:
     learned from real data."""
     observation_shape: tuple[int, ...] | None = None
     """Of the environment's own observations; None is a flat one."""
+    layout: spaces.Space[Any] | None = dataclasses.field(default=None, compare=False)
+    """The environment's own observation space where it is no Box, such as a Dict: what
+    pombu sees is flattened as Gymnasium does it."""
 
     @property
     def known(self) -> frozenset[str]:
@@ -83,7 +80,7 @@ def config_of(env: str | EnvConfig | Callable[..., Any] | Env) -> EnvConfig:
     """What the user gave for an environment, as a config.
 
     A function or class of a module is named by it. Anything else, such as a lambda or
-    an environment itself, is known to this process alone: see `lookup.remember`.
+    an environment itself, is known to this process alone: see `unnamed.remember`.
     """
     if isinstance(env, EnvConfig):
         return env
@@ -120,6 +117,7 @@ def load(config: EnvConfig | str, **overrides: Any) -> Task:
             action_box=box,
             contract=_stacked(_contract(env), env, config.history),
             observation_shape=_observation_shape(env) if config.history == 1 else None,
+            layout=_layout(env),
         )
     finally:
         # What there was to learn of the environment is learned.
@@ -210,6 +208,17 @@ def _observation_shape(env: Env) -> tuple[int, ...] | None:
     return layer.observation_space.shape
 
 
+def _layout(env: Env) -> spaces.Space[Any] | None:
+    """The observation space that was flattened, if it was no Box."""
+    layer = env
+    while isinstance(layer, gymnasium.Wrapper):
+        if isinstance(layer, FlatObservation):
+            space = layer.env.observation_space
+            return None if isinstance(space, spaces.Box) else space
+        layer = layer.env
+    return None
+
+
 def _contract(env: Env) -> Contract | None:
     """The attribute `contract` of the environment or of one of its wrappers.
 
@@ -241,13 +250,14 @@ def _stacked(contract: Contract | None, env: Env, history: int) -> Contract | No
 
 
 def _require_observation_box(name: str, space: spaces.Space[Any]) -> None:
-    if not isinstance(space, spaces.Box):
+    flat = spaces.flatten_space(space) if space.is_np_flattenable else space
+    if not isinstance(flat, spaces.Box):
         raise UsageError(
-            f"{name} has the observation space {space}, but pombu takes a Box of "
-            "numbers: wrap it with gymnasium.wrappers.FlattenObservation and pass "
-            "module:factory."
+            f"{name} has the observation space {space}, but pombu takes numbers: a "
+            "Box, or a Dict or Tuple of such; wrap it with a "
+            "gymnasium.ObservationWrapper and pass module:factory."
         )
-    _require_entries(name, "observation", space)
+    _require_entries(name, "observation", flat)
 
 
 def _require_entries(name: str, kind: str, space: spaces.Box) -> None:
