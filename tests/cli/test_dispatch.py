@@ -240,3 +240,25 @@ def test_code_that_exits_is_heard(
     monkeypatch.setattr("pombu.cli.dispatch", leave)
     assert cli.main(["doctor"]) == expected
     assert said in capsys.readouterr().err
+
+
+def test_an_environment_that_exits_is_an_error(
+    install: Callable[[Run], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    install(raising(SystemExit(0)))
+    assert cli.main(["greet"]) == 1
+    assert "asked to exit (SystemExit: 0)" in capsys.readouterr().err
+
+
+def test_a_flag_shows_the_traceback_of_what_was_told(
+    install: Callable[[Run], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("POMBU_DEBUG", "")
+    install(raising(UsageError("one line\nand another")))
+    assert cli.main(["greet"]) == 2
+    assert capsys.readouterr().err == "pombu: one line and another\n"
+    assert cli.main(["greet", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err

@@ -1,15 +1,20 @@
 """Policies to take away: exported files, videos, pictures and results pages."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from pombu.agent.agents import POMBU
+from pombu.agent.export import export_policy
 from pombu.agent.numpy_policy import load_policy
 from pombu.cli import main
+from pombu.errors import RunError
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +53,38 @@ def test_an_exported_policy_stays_in_its_box(tmp_path: Path) -> None:
         action = act(np.full(1, side))
         np.testing.assert_allclose(action, bound, atol=1e-6)
         assert ((low <= action) & (action <= high)).all()
+
+
+def untrained(path: Path, **changes: Any) -> Path:
+    """An exported policy, some arrays of whose first layer were replaced."""
+    agent = POMBU("Point2D", preset="smoke")
+    policy = replace(agent.state.policy, **changes)
+    state = replace(agent.state, policy=policy)
+    export_policy(path, agent.learner.task, state, {"algorithm": "pombu"})
+    return path
+
+
+def test_an_exported_policy_is_always_the_same_file(tmp_path: Path) -> None:
+    files = [untrained(tmp_path / f"{i}.safetensors") for i in range(6)]
+    assert len({file.read_bytes() for file in files}) == 1
+
+
+def test_a_damaged_policy_does_not_act(tmp_path: Path) -> None:
+    file = untrained(tmp_path / "policy.safetensors")
+    data = file.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    for position in range(start, len(data), 97):
+        flipped = bytes([data[position] ^ 1])
+        file.write_bytes(data[:position] + flipped + data[position + 1 :])
+        with pytest.raises(ValueError, match="damaged"):
+            load_policy(str(file))
+
+
+def test_a_policy_that_is_no_number_is_not_exported(tmp_path: Path) -> None:
+    file = tmp_path / "policy.safetensors"
+    with pytest.raises(RunError, match=r"not finite \(log_std\)"):
+        untrained(file, log_std=jnp.full(2, jnp.nan))
+    assert not file.exists()
 
 
 def test_export_overwrites_nothing(run: Path, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import tyro
 from pombu.agent.runs import algorithm_of
 from pombu.algorithms.config import budget
 from pombu.cli.train import announce, callbacks_of, print_result
-from pombu.errors import UsageError
 from pombu.parallel import usable_cores
 from pombu.studies.worker import claimed_cores
 from pombu.training import checkpoint
@@ -48,7 +47,8 @@ class Command:
     folder: tyro.conf.Positional[Path]
     """The run folder."""
     total_steps: int | None = None
-    """Real steps to take in all; None keeps the run's own number."""
+    """Real steps to take in all, more or fewer than before; None keeps the run's own
+    number."""
     env: str | None = None
     """Repeat the environment's name where it is `module:factory`, to allow its code."""
     target_return: float | None = None
@@ -70,11 +70,6 @@ class Command:
         console = announce(f"Preparing to resume {run.path}.", self.json)
         algorithm = algorithm_of(run, self.env)
         if self.total_steps is not None:
-            if self.total_steps < run.spec.total_steps:
-                raise UsageError(
-                    f"{run.path} was asked for {run.spec.total_steps} real steps, and "
-                    f"--total-steps {self.total_steps} is fewer: give more, or none."
-                )
             budget(algorithm.config, lambda: algorithm.task.horizon, self.total_steps)
         steps = self.total_steps or run.spec.total_steps
         spec = dataclasses.replace(run.spec, total_steps=steps)
