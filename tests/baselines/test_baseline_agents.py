@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 import pombu
+from pombu.algorithms.registry import ALGORITHMS, options
 from pombu.cli import main
 from pombu.errors import UsageError
 
+AGENTS = {entry.agent: name for name, entry in ALGORITHMS.items()}
 
-@pytest.mark.parametrize("name", ["SAC", "PPO", "PETS"])
+
+@pytest.mark.parametrize("name", AGENTS)
 def test_learn_predict_save_load(name: str, tmp_path: Path) -> None:
     kind = getattr(pombu, name)
     agent = kind("Point2D", preset="smoke", seed=2).learn(total_timesteps=60)
@@ -24,7 +27,7 @@ def test_learn_predict_save_load(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["METRPO", "SLBO", "MBMPO", "PETS", "STEVE", "SAC", "PPO"]
+    "name", [agent for agent, name in AGENTS.items() if "alpha" not in options(name)]
 )
 def test_an_unknown_option_is_answered_with_those_there_are(name: str) -> None:
     with pytest.raises(
@@ -33,7 +36,15 @@ def test_an_unknown_option_is_answered_with_those_there_are(name: str) -> None:
         getattr(pombu, name)("Point2D", preset="smoke", alpha=0.5)
 
 
-@pytest.mark.parametrize("algo", ["metrpo", "slbo", "mbmpo"])
+@pytest.mark.parametrize(
+    "algo",
+    [
+        name
+        for name in ALGORITHMS
+        if "returns.gamma" in options(name)
+        and "returns.variance_clip" not in options(name)
+    ],
+)
 @pytest.mark.parametrize("option", ["variance-clip", "uncertainty-units"])
 def test_units_of_an_uncertainty_that_is_not_used(
     algo: str, option: str, capsys: pytest.CaptureFixture[str]

@@ -9,7 +9,7 @@ import pytest
 
 from pombu.agent.runs import algorithm_of, load_state
 from pombu.algorithms.presets import preset
-from pombu.algorithms.registry import ALGORITHMS, config_type, make
+from pombu.algorithms.registry import ALGORITHMS, config_type, make, options
 from pombu.cli.train import parse
 from pombu.envs import load
 from pombu.errors import UsageError
@@ -119,7 +119,9 @@ def test_presets_plan_two_hundred_thousand_steps(
         assert 0.9 * 200_000 <= planned <= 1.1 * 200_000, which
 
 
-@pytest.mark.parametrize("name", ["metrpo", "mbmpo", "pets"])
+@pytest.mark.parametrize(
+    "name", [name for name in ALGORITHMS if "model.reward" in options(name)]
+)
 def test_learners_refuse_what_they_cannot_do(name: str) -> None:
     config = preset(name, "smoke", "Pendulum-v1")
     config = replace(config, model=replace(config.model, reward="known"))

@@ -55,7 +55,7 @@ def test_environment_flags_reach_the_environment() -> None:
     flags = ["--horizon", "7", "--observation-noise", "0.1", "--alive-bonus", "1"]
     command = parse(["--env", "Ant", "--alpha", "2", "--beta", "3", *flags])
     assert command.config.env.horizon == 7
-    env = command._environment(command.config.env)
+    env = command.environment
     assert (env.id, env.horizon, env.observation_noise) == ("pombu/Ant-v0", 7, 0.1)
     assert env.alive_bonus == 1.0
     assert (command.config.alpha, command.config.beta) == (2.0, 3.0)

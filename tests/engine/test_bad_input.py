@@ -14,6 +14,7 @@ from tiny import CONFIG, change
 from pombu.algorithms.pombu.config import POMBUConfig
 from pombu.algorithms.pombu.learner import Learner
 from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import ALGORITHMS, options
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import CollectionError, EnvConfig, load
 from pombu.errors import RunError, UsageError
@@ -119,7 +120,9 @@ def test_values_out_of_range(fields: dict[str, Any], message: str) -> None:
         change(CONFIG, **fields)
 
 
-@pytest.mark.parametrize("algorithm", ["metrpo", "mbmpo"])
+@pytest.mark.parametrize(
+    "algorithm", [name for name in ALGORITHMS if "baseline.kind" in options(name)]
+)
 def test_a_baseline_without_a_value_past_the_horizon(algorithm: str) -> None:
     config = preset(algorithm, "smoke", "Point2D")
     with pytest.raises(UsageError, match=r"returns\.bootstrap .* baseline\.kind"):

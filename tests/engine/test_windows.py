@@ -22,7 +22,8 @@ from pombu.dynamics.config import ModelConfig
 from pombu.dynamics.ensemble import init_ensemble, materialise, predict
 from pombu.dynamics.fit import fit_dynamics
 from pombu.dynamics.windows import Unroll, window_loss
-from pombu.envs import Episode, load, stack_episode
+from pombu.envs import Episode, load
+from pombu.envs.history import stack_episode
 from pombu.errors import UsageError
 from pombu.parallel import Workers
 

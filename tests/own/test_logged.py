@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from pombu import POMBU, UsageError
+from pombu.algorithms.registry import begin_from
 from pombu.cli import main
 from pombu.data import read_logged, write_logged
 from pombu.envs import Episode, collect, load
-from pombu.training.algorithm import begin_from
 from pombu.training.metrics import NonFiniteError
 from pombu.training.run import open_run
 

@@ -11,12 +11,13 @@ import pytest
 
 from pombu import POMBU, EnvConfig, UsageError
 from pombu.algorithms.presets import names, preset
+from pombu.algorithms.registry import ALGORITHMS, options
 from pombu.cli import main
 from pombu.cli.train import check_and_describe
 from pombu.data.episodes import from_bytes
 from pombu.envs import check, collect_rounds, load
 
-MODELLING = ("pombu", "meppo", "metrpo", "slbo")
+MODELLING = [name for name in ALGORITHMS if "model.termination" in options(name)]
 SMOKE = ["--preset", "smoke", "--total-steps"]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pombu.cli import main
+from pombu.envs import EnvConfig
 from pombu.errors import RunError, UsageError
 from pombu.studies.backends import BackendOptions, LocalBackend
 from pombu.studies.jobs import Job, plan
@@ -32,7 +33,7 @@ from pombu.training.run import create
 JOBS = [
     Job(
         algorithm,
-        "Point2D",
+        EnvConfig("Point2D"),
         seed,
         "smoke",
         180,
@@ -74,7 +75,12 @@ def test_a_parcel_cannot_leave_its_folder(tmp_path: Path) -> None:
 
 def test_a_worker_reports_why_a_run_failed(tmp_path: Path) -> None:
     job = Job(
-        "meppo", "Point2D", 0, "smoke", 60, overrides=(("policy.minibatch", 10**6),)
+        "meppo",
+        EnvConfig("Point2D"),
+        0,
+        "smoke",
+        60,
+        overrides=(("policy.minibatch", 10**6),),
     )
     create(tmp_path / job.name, job.spec())
     changes, _ = read_changes(tmp_path / job.name, {})

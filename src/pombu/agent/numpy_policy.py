@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
+__all__ = ["load_policy"]
+
 
 def load_policy(path: str) -> Callable[[Any], np.ndarray]:
     """Read an exported policy; it maps one observation or a batch to mean actions."""

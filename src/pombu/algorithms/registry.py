@@ -2,15 +2,17 @@
 
 import difflib
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pombu.envs import Task
+from pombu.envs import Episode, Task
 from pombu.errors import UsageError
 from pombu.training import config_file
 
 if TYPE_CHECKING:
+    from pombu.data.episodes import EpisodeStore
     from pombu.training.algorithm import Algorithm
 
 
@@ -148,6 +150,48 @@ def options(name: str) -> list[str]:
 
 def make(name: str, task: Task, config: Any) -> "Algorithm[Any]":
     """An algorithm ready to learn."""
-    module = importlib.import_module(f"{find(name).package}.learner")
-    algorithm: Algorithm[Any] = module.Learner(task, config, name)
+    algorithm: Algorithm[Any] = learner_type(name)(task, config, name)
     return algorithm
+
+
+def learner_type(name: str) -> type[Any]:
+    """The class of an algorithm's learner."""
+    module = importlib.import_module(f"{find(name).package}.learner")
+    learner: type[Any] = module.Learner
+    return learner
+
+
+def updatable() -> list[str]:
+    """The algorithms that can learn from episodes that somebody else collected."""
+    return [name for name in ALGORITHMS if hasattr(learner_type(name), "update")]
+
+
+def begin_from(
+    algorithm: "Algorithm[Any]", seed: int, logged: Sequence[Episode]
+) -> "tuple[Any, EpisodeStore]":
+    """A state that has learned from logged episodes before its first real step.
+
+    They do not count as real steps of the run, whose budget is for steps yet to come.
+
+    Raises:
+        UsageError: The algorithm learns only from episodes of its own.
+    """
+    # Imported here, so that a list of algorithms needs no JAX.
+    import equinox as eqx
+    import numpy as np
+
+    from pombu.data.episodes import EpisodeStore
+    from pombu.training.algorithm import StageTimer, Updatable
+    from pombu.training.metrics import require_finite
+
+    if not isinstance(algorithm, Updatable):
+        raise UsageError(
+            f"{algorithm.name} cannot start from logged data: choose "
+            f"{', '.join(updatable())}, or leave the data out."
+        )
+    episodes = EpisodeStore(logged)
+    state, metrics = algorithm.update(
+        algorithm.init(seed), episodes, list(logged), StageTimer()
+    )
+    require_finite(metrics, int(state.iteration))
+    return eqx.tree_at(lambda s: s.real_steps, state, np.asarray(0)), episodes

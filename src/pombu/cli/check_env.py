@@ -7,7 +7,8 @@ from typing import Annotated
 
 import tyro
 
-from pombu.envs import EnvConfig, NoiseKind, Report, check, load
+from pombu.cli.parsing import ENV_OPTIONS, EnvOptions
+from pombu.envs import Report, check, load
 
 COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
 
@@ -30,23 +31,7 @@ class Command:
     env: Annotated[str, tyro.conf.Positional]
     """Task of pombu, Gymnasium id, or module:factory."""
 
-    horizon: int | None = None
-    """Steps after which an episode is cut off; None keeps the environment's limit."""
-
-    observation_noise: float = 0.0
-    """Size of the noise added to observations: a standard deviation, or a bound."""
-
-    noise_kind: NoiseKind = "gaussian"
-    """`gaussian` on every observation, or `uniform` with a clean first one."""
-
-    history: int = 1
-    """Observations side by side: the present one and those before it."""
-
-    alive_bonus: float | None = None
-    """Constant added to each step's reward of a pombu task."""
-
-    observe_y: bool = True
-    """Ant only: whether the sideways position is observed."""
+    options: Annotated[EnvOptions, tyro.conf.arg(name="")] = ENV_OPTIONS
 
     steps: int = 300
     """Real steps to compare."""
@@ -59,18 +44,7 @@ class Command:
 
     def run(self) -> int:
         """Check, print, and tell by the exit code whether anything failed."""
-        task = load(
-            EnvConfig(
-                id=self.env,
-                horizon=self.horizon,
-                observation_noise=self.observation_noise,
-                noise_kind=self.noise_kind,
-                history=self.history,
-                alive_bonus=self.alive_bonus,
-                observe_y=self.observe_y,
-            )
-        )
-        report = check(task, self.steps, self.seed)
+        report = check(load(self.options.of(self.env)), self.steps, self.seed)
         if self.json:
             verdict = {"passed": report.passed, **dataclasses.asdict(report)}
             print(json.dumps(verdict, indent=2))

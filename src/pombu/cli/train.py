@@ -12,12 +12,12 @@ from rich.console import Console
 from pombu.algorithms import presets, registry
 from pombu.algorithms.config import budget
 from pombu.cli import parsing
+from pombu.cli.parsing import ENV_OPTIONS, EnvOptions
 from pombu.data import read_logged
 from pombu.dynamics.model import require_reward
 from pombu.envs import (
     CATALOGUE,
     EnvConfig,
-    NoiseKind,
     Report,
     Task,
     check,
@@ -28,7 +28,6 @@ from pombu.envs import (
 from pombu.errors import UsageError
 from pombu.files import safe_name
 from pombu.training import config_file
-from pombu.training.algorithm import begin_from
 from pombu.training.callbacks import Callback, StopAfter, StopAtReturn
 from pombu.training.display import display
 from pombu.training.loggers import TensorBoard, WeightsAndBiases
@@ -72,20 +71,7 @@ class Command(Generic[C]):
     takes as many as the preset plans."""
     out: Path | None = None
     """A new run folder; None names it after the task under runs/."""
-    horizon: int | None = None
-    """Steps after which an episode is cut off; None keeps the task's own limit."""
-    observation_noise: float | None = None
-    """Size of the noise added to observations: a standard deviation, or a bound."""
-    noise_kind: NoiseKind | None = None
-    """`gaussian` on every observation, as in the paper's text, or `uniform` on all but
-    the first, as in its code."""
-    history: int | None = None
-    """Observations that model and policy see: the present one and those before it."""
-    alive_bonus: float | None = None
-    """Constant added to each step's reward of a pombu task."""
-    observe_y: bool = True
-    """Whether Ant observes its y position, as in the paper; the published code's Ant
-    does not."""
+    options: Annotated[EnvOptions, tyro.conf.arg(name="")] = ENV_OPTIONS
     data: Path | None = None
     """Logged transitions (.npz), or another run's folder, to learn from before the
     first real step."""
@@ -109,7 +95,7 @@ class Command(Generic[C]):
     def run(self) -> int:
         """Train to the end or until stopped."""
         config: Any = self.config
-        config = dataclasses.replace(config, env=self._environment(config.env))
+        config = dataclasses.replace(config, env=self.environment)
         out = self.out or self._folder(config.env)
         require_free(out)
         console = announce(f"Preparing {self.algo} on {config.env.id}.", self.json)
@@ -130,23 +116,20 @@ class Command(Generic[C]):
         logged = None if self.data is None else read_logged(self.data, task)
         for line in check_and_describe(task, config) if self.check else ():
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-        begin = None if logged is None else begin_from(algorithm, spec.seed, logged)
+        begin = (
+            None
+            if logged is None
+            else registry.begin_from(algorithm, spec.seed, logged)
+        )
         run = create(out, spec)
         result = learn(algorithm, spec.seed, spec.total_steps, callbacks, run, begin)
         return print_result(run, result, self.json)
 
-    def _environment(self, env: EnvConfig) -> EnvConfig:
-        given: dict[str, Any] = {
-            "horizon": self.horizon,
-            "observation_noise": self.observation_noise,
-            "noise_kind": self.noise_kind,
-            "history": self.history,
-            "alive_bonus": self.alive_bonus,
-        }
-        changes = {name: value for name, value in given.items() if value is not None}
-        if not self.observe_y:
-            changes["observe_y"] = False
-        return dataclasses.replace(env, id=resolve(env.id), **changes)
+    @property
+    def environment(self) -> EnvConfig:
+        """The environment with every option that was given."""
+        config: Any = self.config
+        return self.options.of(resolve(config.env.id))
 
     def _folder(self, env: EnvConfig) -> Path:
         safe = safe_name(short_name(env.id))
@@ -175,7 +158,7 @@ def parse(arguments: Sequence[str]) -> Command[Any]:
         command,
         "train",
         arguments,
-        default=Command(config, algo, preset),
+        default=Command(config, algo, preset, options=EnvOptions(**vars(config.env))),
         registry=environments_by_name(config.env),
     )
     return parsed

@@ -1,8 +1,9 @@
 """How a user names an environment and its options."""
 
+import dataclasses
 import math
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, field
+from typing import Any, get_args
 
 from pombu.envs.noise import Noise, NoiseKind
 from pombu.errors import UsageError
@@ -10,20 +11,25 @@ from pombu.errors import UsageError
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """Which environment to learn in."""
+    """Which environment to learn in.
+
+    Every field but the id is an option. Flags of `pombu train` and `pombu check-env`,
+    keys of study files, names of run folders and results pages follow from the fields:
+    a new option is a field here, the place where it acts, and its test.
+    """
 
     id: str = "pombu/HalfCheetah-v0"
     """A task of pombu (`HalfCheetah` is short for `pombu/HalfCheetah-v0`), any
     Gymnasium id, or `module:factory` where `factory()` returns an environment."""
 
-    horizon: int | None = None
+    horizon: int | None = field(default=None, metadata={"short": "h"})
     """Steps after which an episode is cut off; None keeps the environment's limit."""
 
-    observation_noise: float = 0.0
+    observation_noise: float = field(default=0.0, metadata={"short": "noise"})
     """Size of the noise added to observations; rewards still come from the clean
     state."""
 
-    alive_bonus: float | None = None
+    alive_bonus: float | None = field(default=None, metadata={"short": "alive"})
     """Constant added to each step's reward of a pombu task; None is the paper's formula
     (0). The published Ant and Walker2d numbers were made with 1."""
 
@@ -54,6 +60,30 @@ class EnvConfig:
             )
         require_noise(self.observation_noise, self.noise_kind)
         require_bonus(self.alive_bonus)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Every option by its name, and its value; the id is none."""
+        named = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        del named["id"]
+        return named
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The options whose values are not the default ones."""
+        usual = EnvConfig().options
+        return {k: value for k, value in self.options.items() if value != usual[k]}
+
+    @property
+    def labels(self) -> list[str]:
+        """One word per changed option, for names of folders: `h1000`, `noise0.1`."""
+        fields = {one.name: one for one in dataclasses.fields(self)}
+        words = []
+        for name, value in self.changed.items():
+            short = fields[name].metadata.get("short", name)
+            is_number = type(value) in (int, float)
+            words.append(f"{short}{value:g}" if is_number else f"{short}{value}")
+        return words
 
     @property
     def noise(self) -> Noise:

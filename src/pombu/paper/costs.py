@@ -190,7 +190,7 @@ def count(jobs: Iterable[Job], measured: Sequence[MeasuredRun]) -> list[Cost]:
     """The jobs of every method and task together, by horizon, task and method."""
     groups: dict[tuple[str, str, int], list[Job]] = {}
     for job in jobs:
-        key = (job.algorithm, job.task, horizon_of(job.task, job.horizon))
+        key = (job.algorithm, job.task, horizon_of(job.task, job.env.horizon))
         groups.setdefault(key, []).append(job)
     found = []
     for (algorithm, task, horizon), alike in groups.items():
@@ -225,7 +225,7 @@ def measure(curve: Curve) -> MeasuredRun:
 
 def planned_imagined_steps(job: Job) -> int | None:
     """Steps in the learned dynamics, from the config; None where runs decide it."""
-    config, horizon = job.config(), horizon_of(job.task, job.horizon)
+    config, horizon = job.config(), horizon_of(job.task, job.env.horizon)
     if job.algorithm in ("sac", "ppo"):
         return 0
     updates = {

@@ -24,6 +24,7 @@ from pombu.analysis.plots import (
     VERMILLION,
 )
 from pombu.analysis.results_page import Published
+from pombu.envs import EnvConfig
 from pombu.studies.jobs import Job
 
 if TYPE_CHECKING:
@@ -58,18 +59,20 @@ class Panel:
     """Arms on one task."""
 
     title: str
-    task: str
+    env: EnvConfig
     arms: tuple[Arm, ...]
     total_steps: int
     seeds: tuple[int, ...] = (0, 1, 2)
     preset: Profile = "paper"
-    horizon: int | None = None
-    observation_noise: float = 0.0
-    alive_bonus: float | None = None
     published: Mapping[str, Published] = field(default_factory=dict)
     """The paper's own numbers, by the arm's label."""
     paper_seeds: int = 3
     """How many the paper has; fewer are marked."""
+
+    @property
+    def task(self) -> str:
+        """The environment's id as it was given."""
+        return self.env.id
 
     def jobs(self, arm: Arm) -> list[Job]:
         """The runs of an arm."""
@@ -85,13 +88,10 @@ class Panel:
         steps = self.steps(arm)
         job = Job(
             algorithm=arm.algorithm,
-            task=self.task,
+            env=self.env,
             seed=seed,
             preset=self.preset,
             total_steps=steps,
-            horizon=self.horizon,
-            observation_noise=self.observation_noise,
-            alive_bonus=self.alive_bonus,
             overrides=arm.overrides,
         )
         return replace(job, overrides=(*arm.overrides, *decay(job, steps)))
@@ -107,7 +107,7 @@ def decay(job: Job, steps: int) -> tuple[tuple[str, int], ...]:
     config = job.config()
     if config.learning_rate == config.final_learning_rate:
         return ()
-    horizon = horizon_of(job.task, job.horizon)
+    horizon = horizon_of(job.task, job.env.horizon)
     return (("iterations", config.iterations_for(steps, horizon)),)
 
 
@@ -159,12 +159,12 @@ def at(
         return replace(
             panel, arms=kept, total_steps=steps, seeds=tuple(seeds), preset="fast"
         )
+    long = panel.env.horizon is not None
+    horizon = SMOKE_HORIZON if long else None
     return replace(
         panel,
-        task=STAND_IN,
-        total_steps=SMOKE_STEPS if panel.horizon is None else 2 * SMOKE_STEPS,
-        horizon=None if panel.horizon is None else SMOKE_HORIZON,
-        alive_bonus=None,
+        env=replace(panel.env, id=STAND_IN, horizon=horizon, alive_bonus=None),
+        total_steps=2 * SMOKE_STEPS if long else SMOKE_STEPS,
         seeds=(0, 1),
         preset="smoke",
         published={},

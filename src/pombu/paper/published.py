@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from pombu.analysis.curves import Curve
 from pombu.analysis.results_page import Published
+from pombu.envs import EnvConfig
+from pombu.training.config_file import from_json
 
 TABLE_1: dict[str, Published] = {
     "pombu": Published(852, 21, 12.05, 1.2e8),
@@ -80,13 +82,15 @@ def alive_bonus(task: str) -> float | None:
 def published_for(curve: Curve) -> Mapping[str, Published]:
     """The numbers that a run can be compared with, by algorithm; none for most tasks.
 
-    Task, horizon and alive bonus must be the paper's, and no noise observed.
+    Task, horizon and alive bonus must be the paper's, and no other option set, but that
+    Ant may observe its y position or not.
     """
-    task, env = curve.task, curve.run.spec.config["env"]
-    if env["observation_noise"]:
+    task = curve.task
+    env = from_json(EnvConfig, curve.run.spec.config["env"], "env")
+    if set(env.changed) - {"horizon", "alive_bonus", "observe_y"}:
         return {}
-    if task == "HalfCheetah" and env["horizon"] in (None, 200):
+    if task == "HalfCheetah" and env.horizon in (None, 200):
         return TABLE_1
-    if env["horizon"] == 1000 and env["alive_bonus"] == alive_bonus(task):
+    if env.horizon == 1000 and env.alive_bonus == alive_bonus(task):
         return TABLE_2.get(task, {})
     return {}

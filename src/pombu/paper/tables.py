@@ -14,7 +14,7 @@ from pombu.analysis.curves import Curve
 from pombu.analysis.plots import grid, thousands
 from pombu.analysis.results_page import Published
 from pombu.analysis.statistics import performance_profile
-from pombu.envs import CATALOGUE
+from pombu.envs import CATALOGUE, EnvConfig
 from pombu.nn import MLP, init_value, predict_value
 from pombu.paper import published
 from pombu.paper.drawing import STAND_IN_NOTE, add_legend, draw_table
@@ -177,11 +177,9 @@ def long_panels(profile: Profile) -> list[Panel]:
             profile,
             Panel(
                 task,
-                task,
+                EnvConfig(task, horizon=1000, alive_bonus=published.alive_bonus(task)),
                 METHODS,
                 200_000,
-                horizon=1000,
-                alive_bonus=published.alive_bonus(task),
                 published=published_by_label(METHODS, theirs),
             ),
             steps=200_000,

@@ -34,29 +34,25 @@ class Job:
     """One run of a study: what is asked for, before a folder is chosen."""
 
     algorithm: str
-    task: str
-    """A short name, a Gymnasium id, or `module:factory`."""
+    env: EnvConfig
+    """The environment; its id may be a short name."""
     seed: int = 0
     preset: str = "fast"
     total_steps: int | None = None
     """Real steps; None takes as many as the preset plans."""
-    horizon: int | None = None
-    observation_noise: float = 0.0
-    alive_bonus: float | None = None
     overrides: tuple[tuple[str, Any], ...] = ()
     """Fields of the config by their dotted names, and their values."""
+
+    @property
+    def task(self) -> str:
+        """The environment's id as it was given."""
+        return self.env.id
 
     @property
     def name(self) -> str:
         """The run folder's name: the same job always has the same."""
         task = short_name(resolve(self.task))
-        parts = [task, self.algorithm, self.preset]
-        if self.horizon is not None:
-            parts.append(f"h{self.horizon}")
-        if self.observation_noise:
-            parts.append(f"noise{self.observation_noise:g}")
-        if self.alive_bonus is not None:
-            parts.append(f"alive{self.alive_bonus:g}")
+        parts = [task, self.algorithm, self.preset, *self.env.labels]
         parts += [f"{key}{_spell(value)}" for key, value in self.overrides]
         name = safe_name("-".join(parts))
         if len(name) > LONGEST_NAME:
@@ -70,10 +66,10 @@ class Job:
             UsageError: The algorithm, task, preset or an override does not exist.
         """
         find(self.algorithm)
-        config = presets.preset(self.algorithm, self.preset, self.task, self.horizon)
-        env = EnvConfig(
-            resolve(self.task), self.horizon, self.observation_noise, self.alive_bonus
+        config = presets.preset(
+            self.algorithm, self.preset, self.task, self.env.horizon
         )
+        env = dataclasses.replace(self.env, id=resolve(self.task))
         return override(dataclasses.replace(config, env=env), self)
 
     def spec(self) -> RunSpec:
