@@ -50,7 +50,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
 
     def add(work: Run) -> None:
         module = types.ModuleType("pombu.cli.greet")
-        module.Command = type("Command", (Command,), {"run": lambda self: work()})
+        module.Greet = type("Greet", (Command,), {"run": lambda self: work()})
         monkeypatch.setitem(sys.modules, "pombu.cli.greet", module)
         monkeypatch.setitem(cli.COMMANDS, "greet", "greet")
 

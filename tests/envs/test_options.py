@@ -13,7 +13,7 @@ import pytest
 from pombu.algorithms.presets import preset
 from pombu.analysis.results_page import train_command
 from pombu.cli import parsing
-from pombu.cli.check_env import Command as CheckEnv
+from pombu.cli.lists import Command as CheckEnv
 from pombu.cli.train import parse
 from pombu.envs import EnvConfig
 from pombu.paper.panel_runs import answers

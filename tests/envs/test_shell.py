@@ -33,7 +33,7 @@ def test_import_registers_without_jax_or_mujoco(tmp_path: Path) -> None:
         "import sys, pombu, gymnasium\n"
         "assert 'pombu/HalfCheetah-v0' in gymnasium.registry\n"
         "assert 'jax' not in sys.modules and 'mujoco' not in sys.modules\n"
-        "import pombu.cli.envs\n"
+        "import pombu.cli.lists\n"
         "assert 'jax' not in sys.modules and 'mujoco' not in sys.modules\n"
         "pombu.envs.load('HalfCheetah')\n"
         "assert 'jax' not in sys.modules\n"

@@ -15,7 +15,7 @@ from pombu.studies.progress import RunProgress
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
+class Study:
     """Have every run of a study file: algorithms x tasks x seeds x overrides.
 
     Runs that exist are skipped, interrupted ones resume, failed ones are named and do
@@ -105,11 +105,11 @@ class Status:
         return 0
 
 
-def parse(arguments: Sequence[str]) -> Any:
+def parse_study(arguments: Sequence[str]) -> Any:
     """`pombu study status` is a command of its own."""
     if arguments and arguments[0] == "status":
         return parsing.parse(Status, "study status", arguments[1:])
-    return parsing.parse(Command, "study", arguments)
+    return parsing.parse(Study, "study", arguments)
 
 
 def study_folder(file: Path, out: str | None) -> Path:

@@ -1,4 +1,4 @@
-"""`pombu train`: learn a policy, and keep everything about it in a run folder."""
+"""`pombu train` and `resume`: learn a policy, and keep everything in a run folder."""
 
 import dataclasses
 import json
@@ -9,6 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import tyro
 from rich.console import Console
 
+from pombu.agent.runs import algorithm_of
 from pombu.algorithms import presets, registry
 from pombu.algorithms.config import budget
 from pombu.cli import parsing
@@ -32,7 +33,7 @@ from pombu.training.callbacks import Callback, StopAfter, StopAtReturn
 from pombu.training.display import display
 from pombu.training.loggers import TensorBoard, WeightsAndBiases
 from pombu.training.loop import Result, learn
-from pombu.training.run import EVALUATION, Run, RunSpec, create, require_free
+from pombu.training.run import EVALUATION, Run, RunSpec, create, open_run, require_free
 
 C = TypeVar("C")
 ENV, ALGORITHM, PRESET = "HalfCheetah", "pombu", "fast"
@@ -43,7 +44,7 @@ TOLERATED = ("determinism", "start distribution")
 
 
 @dataclasses.dataclass(frozen=True)
-class Command(Generic[C]):
+class Train(Generic[C]):
     """Train a policy, and keep everything about it in a run folder.
 
     The preset gives every value of the config; each can be overridden by its flag.
@@ -136,7 +137,7 @@ class Command(Generic[C]):
         return Path("runs") / f"{safe}-{self.algo}-{self.preset}-seed{self.seed}"
 
 
-def parse(arguments: Sequence[str]) -> Command[Any]:
+def parse_train(arguments: Sequence[str]) -> Train[Any]:
     """Read the flags; those that choose the preset first, for it gives the defaults."""
     if not arguments:
         raise UsageError(
@@ -153,12 +154,12 @@ def parse(arguments: Sequence[str]) -> Command[Any]:
     config = presets.preset(algo, preset, resolve(env), steps)
     refuse_foreign_options(arguments, algo)
     # The flags are the fields of this algorithm's config, known only now.
-    command: Any = Command[type(config)]
-    parsed: Command[Any] = parsing.parse(
+    command: Any = Train[type(config)]
+    parsed: Train[Any] = parsing.parse(
         command,
         "train",
         arguments,
-        default=Command(config, algo, preset, options=EnvOptions(**vars(config.env))),
+        default=Train(config, algo, preset, options=EnvOptions(**vars(config.env))),
         registry=environments_by_name(config.env),
     )
     return parsed
@@ -362,3 +363,51 @@ def print_result(run: Run, result: Result[Any], json_output: bool) -> int:
             f"pombu evaluate {run.named} --episodes 100"
         )
     return code
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    """Go on with an interrupted run from its last good checkpoint.
+
+    The result is the same, bit for bit, as if the run had never been interrupted. A
+    run that has no checkpoint yet starts again; one that is finished can be given more
+    steps.
+
+    Examples:
+      pombu resume runs/cheetah
+      pombu resume runs/cheetah --total-steps 300000
+    """
+
+    folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    total_steps: int | None = None
+    """Real steps to take in all; None keeps the run's own number."""
+    env: str | None = None
+    """Repeat the environment's name where it is `module:factory`, to allow its code."""
+    target_return: float | None = None
+    """Stop once the mean real return reaches this value."""
+    max_minutes: float | None = None
+    """Stop after the iteration in which this much time has passed."""
+    json: bool = False
+    """Print one JSON object at the end; progress goes to standard error."""
+
+    def run(self) -> int:
+        """Train to the end or until stopped."""
+        run = open_run(self.folder)
+        console = announce(f"Preparing to resume {run.path}.", self.json)
+        algorithm = algorithm_of(run, self.env)
+        if self.total_steps is not None:
+            if self.total_steps < run.spec.total_steps:
+                raise UsageError(
+                    f"{run.path} was asked for {run.spec.total_steps} real steps, and "
+                    f"--total-steps {self.total_steps} is fewer: give more, or none."
+                )
+            budget(algorithm.config, lambda: algorithm.task.horizon, self.total_steps)
+        steps = self.total_steps or run.spec.total_steps
+        spec = dataclasses.replace(run.spec, total_steps=steps)
+        callbacks = callbacks_of(console, spec, self.target_return, self.max_minutes)
+        if self.total_steps is not None:
+            with run.locked():
+                run = run.extend(self.total_steps)
+        result = learn(algorithm, run.spec.seed, run.spec.total_steps, callbacks, run)
+        return print_result(run, result, self.json)
