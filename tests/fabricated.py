@@ -7,7 +7,7 @@ import numpy as np
 
 from pombu.paper.experiments import Panel, Profile
 from pombu.paper.reproduce import find
-from pombu.studies.jobs import Job
+from pombu.studies.study import Job
 from pombu.training.run import create
 
 HEIGHTS = {

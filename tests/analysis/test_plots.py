@@ -8,7 +8,7 @@ from fabricated import HEIGHTS, write_run
 from pombu.analysis.curves import by_label, find_curves
 from pombu.analysis.plots import draw_learning
 from pombu.envs import EnvConfig
-from pombu.studies.jobs import Job
+from pombu.studies.study import Job
 
 
 def test_no_two_labels_look_the_same(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pombu.algorithms.presets import preset
 from pombu.algorithms.registry import ALGORITHMS, make
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import load
-from pombu.envs.point import ACTION_BOUND
+from pombu.envs.environment import ACTION_BOUND
 from pombu.training.algorithm import StageTimer
 from pombu.training.evaluation import evaluate
 

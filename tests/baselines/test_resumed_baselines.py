@@ -10,7 +10,7 @@ import pytest
 from pombu.agent.runs import algorithm_of, load_state
 from pombu.algorithms.presets import preset
 from pombu.algorithms.registry import ALGORITHMS, config_type, make, options
-from pombu.cli.train import parse
+from pombu.cli.train import parse_train
 from pombu.envs import load
 from pombu.errors import UsageError
 from pombu.training import config_file
@@ -131,17 +131,17 @@ def test_learners_refuse_what_they_cannot_do(name: str) -> None:
 
 def test_an_option_of_another_algorithm_is_refused_with_those_there_are() -> None:
     with pytest.raises(UsageError) as caught:
-        parse(["--algo", "sac", "--env", "Point2D", "--alpha", "0.5"])
+        parse_train(["--algo", "sac", "--env", "Point2D", "--alpha", "0.5"])
     assert str(caught.value).startswith(
         "sac has no option --alpha; it has --trajectories, --iterations, "
     )
     with pytest.raises(UsageError, match=r"metrpo has no option --noise\.sigma"):
-        parse(["--algo=metrpo", "--noise.sigma=0.1"])
-    parse(["--algo", "slbo", "--noise.sigma=0.1"])
+        parse_train(["--algo=metrpo", "--noise.sigma=0.1"])
+    parse_train(["--algo", "slbo", "--noise.sigma=0.1"])
     with pytest.raises(UsageError, match=r"steve has no option --kappa; it has --"):
-        parse(["--algo", "steve", "--kappa", "1"])
+        parse_train(["--algo", "steve", "--kappa", "1"])
     with pytest.raises(UsageError, match=r"mbmpo has no option --planner\.horizon"):
-        parse(["--algo=mbmpo", "--planner.horizon=5"])
-    parse(["--algo", "pets", "--kappa", "1", "--planner.kind", "random"])
-    parse(["--algo", "steve", "--weighting", "bellman", "--horizon", "100"])
-    parse(["--algo", "mbmpo", "--inner-rate", "0.1"])
+        parse_train(["--algo=mbmpo", "--planner.horizon=5"])
+    parse_train(["--algo", "pets", "--kappa", "1", "--planner.kind", "random"])
+    parse_train(["--algo", "steve", "--weighting", "bellman", "--horizon", "100"])
+    parse_train(["--algo", "mbmpo", "--inner-rate", "0.1"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pombu.cli import main
-from pombu.cli.train import last_value, parse
+from pombu.cli.train import last_value, parse_train
 from pombu.training.metrics import deterministic, read_rows
 
 SMALL = [
@@ -53,7 +53,7 @@ def test_flags_reach_the_config(trained: Path) -> None:
 
 def test_environment_flags_reach_the_environment() -> None:
     flags = ["--horizon", "7", "--observation-noise", "0.1", "--alive-bonus", "1"]
-    command = parse(["--env", "Ant", "--alpha", "2", "--beta", "3", *flags])
+    command = parse_train(["--env", "Ant", "--alpha", "2", "--beta", "3", *flags])
     assert command.config.env.horizon == 7
     env = command.environment
     assert (env.id, env.horizon, env.observation_noise) == ("pombu/Ant-v0", 7, 0.1)
@@ -63,8 +63,8 @@ def test_environment_flags_reach_the_environment() -> None:
 
 def test_the_horizon_chooses_the_paper_s_table() -> None:
     flags = ["--env", "Ant", "--preset", "paper"]
-    assert parse([*flags, "--horizon", "1000"]).config.alpha == 0.25
-    assert parse(flags).config.alpha == 0.5
+    assert parse_train([*flags, "--horizon", "1000"]).config.alpha == 0.25
+    assert parse_train(flags).config.alpha == 0.5
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])

@@ -22,7 +22,7 @@ from pombu.dynamics.ensemble import init_ensemble, materialise
 from pombu.dynamics.fit import fit_dynamics, fresh_ensemble
 from pombu.dynamics.model import Dynamics, DynamicsRules
 from pombu.envs import Episode, load
-from pombu.envs.history import StackedContract, stack_episode
+from pombu.envs.wrappers import StackedContract, stack_episode
 from pombu.nn import init_policy
 from pombu.parallel import Workers
 from pombu.rollout.imagine import imagine

@@ -23,7 +23,7 @@ from pombu.dynamics.ensemble import init_ensemble, materialise, predict
 from pombu.dynamics.fit import fit_dynamics
 from pombu.dynamics.windows import Unroll, window_loss
 from pombu.envs import Episode, load
-from pombu.envs.history import stack_episode
+from pombu.envs.wrappers import stack_episode
 from pombu.errors import UsageError
 from pombu.parallel import Workers
 

@@ -13,8 +13,8 @@ import pytest
 from pombu.algorithms.presets import preset
 from pombu.analysis.results_page import train_command
 from pombu.cli import parsing
-from pombu.cli.lists import Command as CheckEnv
-from pombu.cli.train import parse
+from pombu.cli.lists import CheckEnv
+from pombu.cli.train import parse_train
 from pombu.envs import EnvConfig
 from pombu.paper.panel_runs import answers
 from pombu.studies.study_file import read_study
@@ -49,7 +49,7 @@ def test_an_option_travels_whole(name: str, tmp_path: Path) -> None:
     assert wanted.changed == {name: value}
 
     # Flags of commands.
-    command = parse(["--env", "Ant", "--preset", "smoke", *flags(name, value)])
+    command = parse_train(["--env", "Ant", "--preset", "smoke", *flags(name, value)])
     assert command.environment == wanted
     checked = parsing.parse(CheckEnv, "check-env", ["Ant", *flags(name, value)])
     assert checked.options.of("pombu/Ant-v0") == wanted
@@ -66,7 +66,7 @@ def test_an_option_travels_whole(name: str, tmp_path: Path) -> None:
     # A run's config file, the command that asks for it again, and reproductions.
     spec = job.spec()
     assert from_json(EnvConfig, spec.config["env"], "env") == wanted
-    again = parse(shlex.split(train_command(spec))[2:])
+    again = parse_train(shlex.split(train_command(spec))[2:])
     assert again.environment == wanted
     assert answers(spec, job, flat(to_json(job.config())))
     assert not answers(spec, plain, flat(to_json(plain.config())))

@@ -13,7 +13,7 @@ import pytest
 from pombu.cli import main
 from pombu.envs import CATALOGUE, load
 from pombu.envs.catalogue import Entry
-from pombu.envs.point import PointEnv
+from pombu.envs.environment import PointEnv
 
 
 def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -16,13 +16,11 @@ from pombu.cli import main
 from pombu.envs import EnvConfig
 from pombu.paper.costs import planned_imagined_steps
 from pombu.paper.experiments import at
-from pombu.paper.outputs import departures, summarise
 from pombu.paper.panel_runs import Request, gather_results
-from pombu.paper.reproduce import PAGES, find, names
+from pombu.paper.reproduce import PAGES, departures, find, names, summarise
 from pombu.paper.tables import return_rows
-from pombu.studies.jobs import Job
 from pombu.studies.progress import PlainRuns
-from pombu.studies.study import Outcome
+from pombu.studies.study import Job, Outcome
 
 ITEMS = [name for name in names() if find(name).item]
 

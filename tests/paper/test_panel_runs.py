@@ -10,15 +10,15 @@ from pombu.analysis.curves import find_curves
 from pombu.envs import EnvConfig
 from pombu.errors import UsageError
 from pombu.paper.experiments import POMBU
-from pombu.paper.outputs import headline
 from pombu.paper.panel_runs import (
     Request,
     answers,
     choose,
     gather_results,
 )
-from pombu.studies.jobs import Job, plan
+from pombu.paper.reproduce import headline
 from pombu.studies.progress import PlainRuns
+from pombu.studies.study import Job, plan
 from pombu.training import config_file
 from pombu.training.config_file import flat
 

@@ -16,7 +16,6 @@ from pombu.cli import main
 from pombu.envs import EnvConfig
 from pombu.errors import RunError, UsageError
 from pombu.studies.backends import BackendOptions, LocalBackend
-from pombu.studies.jobs import Job, plan
 from pombu.studies.progress import RunProgress
 from pombu.studies.ray_backend import (
     FolderChanges,
@@ -26,7 +25,7 @@ from pombu.studies.ray_backend import (
     read_changes,
     train_remotely,
 )
-from pombu.studies.study import run_study
+from pombu.studies.study import Job, plan, run_study
 from pombu.training.metrics import deterministic, read_rows
 from pombu.training.run import create
 

@@ -25,10 +25,9 @@ from pombu.paper.panel_runs import (
 from pombu.paper.reproduce import find, reproduce_all
 from pombu.studies import ray_backend, worker
 from pombu.studies.backends import BackendOptions
-from pombu.studies.jobs import Job, longest
 from pombu.studies.progress import PlainRuns, examine
 from pombu.studies.ray_backend import FolderChanges, _require_listener, apply_changes
-from pombu.studies.study import Outcome, _prepare
+from pombu.studies.study import Job, Outcome, _prepare, longest
 from pombu.studies.worker import FAILURE
 from pombu.training.config_file import flat, to_json
 from pombu.training.run import open_run
@@ -159,7 +158,7 @@ def test_more_steps_make_an_evaluation_obsolete(tmp_path: Path) -> None:
 
 
 def test_a_study_may_ask_for_fewer_steps(tmp_path: Path) -> None:
-    from pombu.studies.jobs import Planned
+    from pombu.studies.study import Planned
 
     write_run(JOB, tmp_path / "run")
     wanted = replace(JOB, total_steps=50_000)
@@ -245,7 +244,7 @@ def test_ray_client_is_refused_in_a_sentence() -> None:
 
 
 def test_a_run_s_command_asks_for_the_same_run() -> None:
-    from pombu.cli.train import parse
+    from pombu.cli.train import parse_train
 
     job = Job(
         "meppo",
@@ -258,7 +257,7 @@ def test_a_run_s_command_asks_for_the_same_run() -> None:
     spec = job.spec()
     command = train_command(spec)
     assert "--observation-noise 0.1" in command
-    again = parse(command.split()[2:])
+    again = parse_train(command.split()[2:])
     config = replace(again.config, env=again.environment)
     assert json.loads(json.dumps(to_json(config))) == json.loads(
         json.dumps(spec.config)

@@ -20,7 +20,6 @@ from pombu.envs import EnvConfig
 from pombu.errors import RunError, UsageError
 from pombu.studies import worker
 from pombu.studies.backends import BackendOptions, Ending, LocalBackend
-from pombu.studies.jobs import Job, plan, require_trusted
 from pombu.studies.progress import (
     LiveTable,
     PlainRuns,
@@ -30,7 +29,7 @@ from pombu.studies.progress import (
     time_left,
     watcher,
 )
-from pombu.studies.study import Outcome, run_study, status
+from pombu.studies.study import Job, Outcome, plan, require_trusted, run_study, status
 from pombu.studies.study_file import key_lines, read_study
 from pombu.studies.worker import FAILURE, failure_sentence, train
 from pombu.training.metrics import MetricsFile, read_rows

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from pombu.envs import Task
-from pombu.envs.lookup import in_one_line
+from pombu.envs.catalogue import in_one_line
 from pombu.errors import RunError, UsageError
 from pombu.training.algorithm import Policy
 

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from pombu.agent.runs import algorithm_of
-from pombu.analysis.artifacts import markdown_table, write_csv
+from pombu.analysis.plots import markdown_table, write_csv
 from pombu.data import learn_from, no_experience
 from pombu.data.episodes import EPISODES, load_episodes
 from pombu.dynamics.config import ModelConfig, PlainReturnConfig

@@ -18,11 +18,10 @@ import numpy as np
 
 from pombu.algorithms import presets
 from pombu.algorithms.registry import defaults
-from pombu.analysis.artifacts import markdown_table, save_figure
 from pombu.analysis.curves import Curve, by_label, read_curves
-from pombu.analysis.plots import draw_learning
+from pombu.analysis.plots import draw_learning, markdown_table, save_figure
 from pombu.envs import EnvConfig, short_name
-from pombu.envs.lookup import find_entry
+from pombu.envs.catalogue import find_entry
 from pombu.errors import UsageError
 from pombu.files import safe_name, write_atomic
 from pombu.training.config_file import flat, from_json, to_json

@@ -9,8 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from pombu.bench.timing import Times, Work, take_turns
-from pombu.bench.workload import Workload, operations
+from pombu.bench.workload import Times, Work, Workload, operations, take_turns
 from pombu.dynamics.config import ReturnConfig
 from pombu.nn import MLP, GaussianPolicy, kl, predict_value
 from pombu.optim import objectives

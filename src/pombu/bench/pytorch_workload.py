@@ -17,8 +17,7 @@ from pombu.bench.pytorch import (
     network,
     tensor,
 )
-from pombu.bench.timing import Work
-from pombu.bench.workload import Workload
+from pombu.bench.workload import Work, Workload
 from pombu.data import build_dataset, regression
 from pombu.parallel import usable_cores
 

@@ -19,13 +19,15 @@ from pombu.algorithms.pombu.learner import Learner
 from pombu.algorithms.presets import preset
 from pombu.bench import algorithms
 from pombu.bench.comparison import compare, uncertainty_cost
-from pombu.bench.timing import CompileClock, Work, seconds
 from pombu.bench.workload import (
     SEED,
     TASK,
+    CompileClock,
+    Work,
     Workload,
     paper_workload,
     random_episodes,
+    seconds,
     stored_steps,
     with_experience,
 )

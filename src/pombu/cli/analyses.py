@@ -139,7 +139,7 @@ class Results:
     def run(self) -> int:
         """Keep, draw, write."""
         from pombu.analysis.results_page import keep, write_page
-        from pombu.paper.published import published_for
+        from pombu.paper.experiments import published_for
 
         if self.up_to is not None and self.up_to < 1:
             raise UsageError(f"up_to is {self.up_to}: it must be at least 1.")
@@ -196,7 +196,6 @@ class Diagnose:
     def run(self) -> int:
         """Measure, draw, and say it."""
         from pombu.agent.runs import algorithm_of
-        from pombu.analysis.artifacts import save_figure, write_json
         from pombu.analysis.diagnosis import (
             disagreement_over_error,
             draw_figures,
@@ -204,6 +203,7 @@ class Diagnose:
             measure,
             optimism,
         )
+        from pombu.analysis.plots import save_figure, write_json
         from pombu.training import checkpoint
         from pombu.training.loop import identity
         from pombu.training.metrics import read_rows

@@ -43,9 +43,8 @@ class Study:
 
     def run(self) -> int:
         """Run the study to its end."""
-        from pombu.studies.jobs import plan
         from pombu.studies.progress import watcher
-        from pombu.studies.study import run_study
+        from pombu.studies.study import plan, run_study
         from pombu.studies.study_file import read_study
 
         study = read_study(self.file, self.trust)

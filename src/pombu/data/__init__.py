@@ -5,11 +5,11 @@ from pombu.data.dataset import Transitions as Transitions
 from pombu.data.dataset import build_dataset as build_dataset
 from pombu.data.dataset import discounted_returns as discounted_returns
 from pombu.data.dataset import most_recent as most_recent
+from pombu.data.dataset import moved as moved
 from pombu.data.dataset import returns_within as returns_within
 from pombu.data.dataset import split_rows as split_rows
 from pombu.data.dataset import transitions as transitions
 from pombu.data.episodes import EpisodeStore as EpisodeStore
-from pombu.data.frames import moved as moved
 from pombu.data.logged import read_logged as read_logged
 from pombu.data.logged import write_logged as write_logged
 from pombu.data.normaliser import Experience as Experience

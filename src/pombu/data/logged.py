@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 
 from pombu.data.episodes import EPISODES, from_bytes
 from pombu.envs import Episode, Task
-from pombu.envs.history import stack_episode
+from pombu.envs.wrappers import stack_episode
 from pombu.errors import UsageError
 
 __all__ = ["read_logged", "write_logged"]

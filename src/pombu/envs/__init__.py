@@ -7,13 +7,12 @@ import ctypes
 import os
 import sys
 
-from pombu.envs.catalogue import CATALOGUE, register
+from pombu.envs.catalogue import CATALOGUE, register, resolve, short_name
 from pombu.envs.checker import Finding, Report, check
 from pombu.envs.collection import CollectionError, Episode, collect, collect_rounds
 from pombu.envs.config import EnvConfig
 from pombu.envs.contract import Contract, without_termination
 from pombu.envs.environment import ActionBox
-from pombu.envs.lookup import resolve, short_name
 from pombu.envs.task import Task, load, make
 
 __all__ = [

@@ -28,6 +28,9 @@ from pombu.paper.experiments import (
     POMBU,
     PPO,
     PPO_MAX,
+    PUBLISHED_1,
+    PUBLISHED_1_MAX,
+    PUBLISHED_2,
     SAC,
     SAC_MAX,
     SLBO,
@@ -37,12 +40,12 @@ from pombu.paper.experiments import (
     Panel,
     Profile,
     Reproduction,
+    alive_bonus,
     alpha_arms,
     at,
     published_by_label,
 )
 from pombu.paper.panel_runs import Group, Results
-from pombu.paper.published import TABLE_1, TABLE_1_MAX, TABLE_2, alive_bonus
 
 TASK_STEPS = {
     "HalfCheetah": 200_000,
@@ -89,7 +92,9 @@ def task_panels(profile: Profile) -> list[Panel]:
 
     The paper prints numbers for HalfCheetah alone.
     """
-    numbers = {"HalfCheetah": published_by_label(ALL_METHODS, TABLE_1, TABLE_1_MAX)}
+    numbers = {
+        "HalfCheetah": published_by_label(ALL_METHODS, PUBLISHED_1, PUBLISHED_1_MAX)
+    }
     return [
         at(
             profile,
@@ -165,7 +170,7 @@ def long_panels(profile: Profile) -> list[Panel]:
                 EnvConfig(task, horizon=1000, alive_bonus=alive_bonus(task)),
                 arms,
                 200_000,
-                published=published_by_label(arms, TABLE_2[task]),
+                published=published_by_label(arms, PUBLISHED_2[task]),
             ),
             steps=200_000,
         )

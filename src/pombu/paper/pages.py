@@ -9,13 +9,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pombu.analysis.artifacts import markdown_table
+from pombu.analysis.plots import markdown_table
 from pombu.errors import UsageError
 from pombu.paper.experiments import Profile, Reproduction
-from pombu.paper.outputs import LINE
 from pombu.paper.point_experiment import FLAT, TIMED, stage_title
 from pombu.paper.point_figures import TITLES
-from pombu.paper.reproduce import PAGES, find, names
+from pombu.paper.reproduce import LINE, PAGES, find, names
 
 OPENING = """# Results
 

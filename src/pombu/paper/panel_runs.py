@@ -14,8 +14,7 @@ from pombu.envs import CATALOGUE, EnvConfig
 from pombu.errors import StoppedError
 from pombu.paper.experiments import Arm, Item, Panel, Profile
 from pombu.studies.backends import BackendOptions
-from pombu.studies.jobs import Job, longest, plan
-from pombu.studies.study import Watcher, run_study
+from pombu.studies.study import Job, Watcher, longest, plan, run_study
 from pombu.training import config_file
 from pombu.training.config_file import flat
 from pombu.training.run import RunSpec

@@ -14,7 +14,7 @@ from pombu.algorithms import presets, registry
 from pombu.envs import EnvConfig, resolve
 from pombu.errors import UsageError
 from pombu.rng import SEEDS
-from pombu.studies.jobs import Job, OverrideError, require_trusted
+from pombu.studies.study import Job, OverrideError, require_trusted
 from pombu.training.config_file import flat, from_json
 
 Values = Mapping[str, Any]
