@@ -64,6 +64,13 @@ def raising(error: BaseException) -> Run:
     return work
 
 
+def test_an_old_flag_is_accepted_with_a_warning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert not cli.read("report", ["run", "--no-film"]).video
+    assert "--no-film is now --no-video" in capsys.readouterr().err
+
+
 def test_help_names_every_command_in_under_a_second() -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     answer = subprocess.run([*POMBU, "--help"], capture_output=True, text=True)

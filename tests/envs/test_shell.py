@@ -82,14 +82,14 @@ def test_renders_without_a_display(entry: Entry) -> None:
 
 def test_rendering_does_not_change_the_episode() -> None:
     plain = load("Ant").make()
-    filmed = load("Ant").make(render_mode="rgb_array")
+    rendered = load("Ant").make(render_mode="rgb_array")
     plain.reset(seed=0)
-    filmed.reset(seed=0)
+    rendered.reset(seed=0)
     for _ in range(5):
         action = plain.action_space.sample()
-        filmed.render()
-        np.testing.assert_array_equal(plain.step(action)[0], filmed.step(action)[0])
-    filmed.close()
+        rendered.render()
+        np.testing.assert_array_equal(plain.step(action)[0], rendered.step(action)[0])
+    rendered.close()
 
 
 def test_unknown_render_mode() -> None:

@@ -41,9 +41,9 @@ def agent() -> POMBU:
 @pytest.fixture(scope="module")
 def taught() -> POMBU:
     pupil = agent()
-    lessons = [pupil.observe(episode_of(pupil.propose(), seed)) for seed in range(4)]
-    assert [bool(lesson) for lesson in lessons] == [False, True, False, True]
-    assert np.isfinite(lessons[1]["kl"])
+    updates = [pupil.observe(episode_of(pupil.propose(), seed)) for seed in range(4)]
+    assert [bool(update) for update in updates] == [False, True, False, True]
+    assert np.isfinite(updates[1]["kl"])
     return pupil
 
 

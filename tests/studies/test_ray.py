@@ -85,9 +85,9 @@ def test_a_worker_reports_why_a_run_failed(tmp_path: Path) -> None:
     changes, _ = read_changes(tmp_path / job.name, {})
     before = os.sched_getaffinity(0)
     begun, ended = train_remotely(job.name, changes, 1, 0.0, None)
-    assert begun.ending is None
+    assert begun.end_state is None
     assert begun.pid == os.getpid()
-    assert ended.ending == "failed"
+    assert ended.end_state == "failed"
     assert b"minibatch of 1000000" in ended.changes.files["failure.txt"]
     assert os.sched_getaffinity(0) == before
 

@@ -19,7 +19,7 @@ from pombu.cli.study import last_words
 from pombu.envs import EnvConfig
 from pombu.errors import RunError, UsageError
 from pombu.studies import worker
-from pombu.studies.backends import BackendOptions, Ending, LocalBackend
+from pombu.studies.backends import BackendOptions, EndState, LocalBackend
 from pombu.studies.progress import (
     LiveTable,
     PlainRuns,
@@ -188,8 +188,8 @@ class Pretended:
     def start(self, path: Path, trusted: str | None) -> None:
         self.started.append(path)
 
-    def poll(self) -> Mapping[Path, Ending]:
-        ended: dict[Path, Ending] = {}
+    def poll(self) -> Mapping[Path, EndState]:
+        ended: dict[Path, EndState] = {}
         for path in self.started:
             if self.failing and self.failing in path.name:
                 (path / FAILURE).write_text("the disk is full\n")
@@ -274,7 +274,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 class Full(Pretended):
     """A disk on which there is no room even for the reason."""
 
-    def poll(self) -> Mapping[Path, Ending]:
+    def poll(self) -> Mapping[Path, EndState]:
         return dict.fromkeys(self.started, "failed")
 
 

@@ -269,7 +269,7 @@ def _without(option: str, words: list[str]) -> list[str]:
 
 
 def _versions(curve: Curve) -> list[dict[str, Any]]:
-    """Versions of a run's starts; which folders the user has is nobody's business."""
+    """Versions of a run's starts; the user's folders are left out."""
     path = curve.run.path / VERSIONS
     starts: list[dict[str, Any]] = json.loads(path.read_bytes())
     for start in starts:

@@ -79,7 +79,7 @@ def _fit(work: Workload) -> Work:
         rows = torch.stack(
             [_rows(known, steps, config.batch_size) for known in training]
         )
-        judges = torch.stack(
+        held_out = torch.stack(
             [_judges(rows, config.validation_rows) for rows in held_out]
         )
         return fit_ensemble(
@@ -87,7 +87,7 @@ def _fit(work: Workload) -> Work:
             tensor(inputs),
             tensor(targets),
             rows.transpose(0, 1),
-            judges,
+            held_out,
             config,
             interval,
         )

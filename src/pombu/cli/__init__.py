@@ -20,7 +20,7 @@ COMMANDS = {
     "train": "train a policy and keep everything about it in a run folder",
     "resume": "go on with an interrupted run, bit for bit",
     "evaluate": "measure a trained policy on real episodes",
-    "video": "film a trained policy",
+    "video": "record a video of a trained policy",
     "plot": "draw learning curves",
     "diagnose": "compare a run's learned dynamics with the real one",
     "model-study": "compare models by their error on the episodes of stored runs",

@@ -7,11 +7,13 @@ import dataclasses
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from pombu.cli.parsing import parse
 from pombu.errors import UsageError
 
 
@@ -69,15 +71,15 @@ class Report:
     Examples:
       pombu report runs/cheetah
       pombu report runs/cheetah-* --out cheetah.html
-      pombu report runs/* --no-film --no-calibration
+      pombu report runs/* --no-video --no-calibration
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Run folders."""
     out: Path | None = None
     """The page (.html); None puts report.html into the first run folder."""
-    film: bool = True
-    """Film an episode of each run's last policy."""
+    video: bool = True
+    """Record an episode of each run's last policy."""
     calibration: bool = True
     """Compare each run's uncertainty with real returns, which takes some episodes."""
     env: str | None = None
@@ -95,7 +97,7 @@ class Report:
         path = self.out or self.runs[0] / "report.html"
         if path.suffix not in {".html", ".htm"}:
             raise UsageError(f"{path} is no .html file: choose a name that ends so.")
-        report = build(self.runs, self.film, self.calibration, self.env, _say)
+        report = build(self.runs, self.video, self.calibration, self.env, _say)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, report.page.encode())
         if self.json:
@@ -106,6 +108,14 @@ class Report:
             print(reason)
         print(f"The report is {path}.")
         return 0
+
+
+def parse_report(arguments: Sequence[str]) -> Report:
+    """Read the flags of `pombu report`; `--film` was the name of `--video`."""
+    renamed = {"--film": "--video", "--no-film": "--no-video"}
+    for old in sorted(renamed.keys() & set(arguments)):
+        _say(f"pombu: {old} is now {renamed[old]}, and the next version drops {old}.")
+    return parse(Report, "report", [renamed.get(one, one) for one in arguments])
 
 
 def _say(message: str) -> None:
@@ -199,7 +209,7 @@ class Diagnose:
         from pombu.analysis.diagnosis import (
             disagreement_over_error,
             draw_figures,
-            judge,
+            find_limit,
             measure,
             optimism,
         )
@@ -228,7 +238,7 @@ class Diagnose:
             learner, loaded.state, list(episodes), self.episodes, self.seed
         )
         rows = read_rows(run.metrics)[1] if run.metrics.exists() else []
-        verdict = judge(measured, rows)
+        verdict = find_limit(measured, rows)
         # 3. Write figures and numbers.
         out = self.out or run.path / DIAGNOSIS
         out.mkdir(parents=True, exist_ok=True)
@@ -260,7 +270,7 @@ class Diagnose:
 class ModelStudy:
     """Fit kinds of models to stored episodes, and measure their error by horizon.
 
-    Models learn from the first part of each run. They are judged by held-out episodes
+    Models learn from the first part of each run. They are tested on held-out episodes
     of that part and by those right after it, which a newer policy collected. A variant
     is a name and fields of the model: `wide:hidden=512x512,max_steps=4000`.
 

@@ -114,7 +114,7 @@ class Export:
 
 @dataclasses.dataclass(frozen=True)
 class Video:
-    """Film one episode of a trained policy as mp4, with an animated preview.
+    """Record one episode of a trained policy as mp4, with an animated preview.
 
     Examples:
       pombu video runs/cheetah
@@ -137,7 +137,7 @@ class Video:
     """Print one JSON object instead of a sentence."""
 
     def run(self) -> int:
-        """Film and say where the files are."""
+        """Record, and say where the files are."""
         path = self.out or self.folder / "video.mp4"
         if path.suffix != ".mp4":
             raise UsageError(f"{path} is no .mp4 file: choose a name that ends so.")

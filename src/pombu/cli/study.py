@@ -16,7 +16,7 @@ from pombu.studies.progress import RunProgress
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """Have every run of a study file: algorithms x tasks x seeds x overrides.
+    """Train every run of a study file: algorithms x tasks x seeds x overrides.
 
     Runs that exist are skipped, interrupted ones resume, failed ones are named and do
     not stop the rest; the same command again goes on where it was stopped.

@@ -119,7 +119,7 @@ class Item:
 
     panels: Callable[[Profile], Sequence[Panel]]
     draw: Callable[["Results"], Mapping[str, Figure]]
-    """Pictures by the ending of their file's name; the item's own has none."""
+    """Pictures by the suffix of their file's name; the item's own has none."""
     metrics: tuple[str, ...] = ("return_real", "return_deterministic")
     """Columns of the runs that go into the item's data."""
     numbers: Callable[["Results"], Mapping[str, Any]] = lambda results: {}

@@ -320,8 +320,8 @@ def misled_planner(config: PETSConfig, task: Task, steps: int, seed: int) -> pet
     known = pets.State(
         **{**vars(state), "ensemble": ensemble, "experience": experience}
     )
-    judged, _ = learner.improve(known, _optimal_episodes(task), Keys(seed, 0))
-    return judged
+    trained, _ = learner.improve(known, _optimal_episodes(task), Keys(seed, 0))
+    return trained
 
 
 def optimal(observations: np.ndarray) -> np.ndarray:

@@ -59,8 +59,8 @@ def write_item(
     out = request.out
     out.mkdir(parents=True, exist_ok=True)
     with style():
-        for ending, figure in item.draw(results).items():
-            plots.save_figure(figure, out, f"{name}{ending}")
+        for suffix, figure in item.draw(results).items():
+            plots.save_figure(figure, out, f"{name}{suffix}")
     write_curves(results, item.metrics, out / "curves.csv")
     summary = {**summarise(results), **item.numbers(results)}
     plots.write_json(out / "summary.json", summary)

@@ -332,9 +332,9 @@ class _Loop:
         self._note()
 
     def _collect(self) -> None:
-        for path, ending in self.backend.poll().items():
+        for path, end_state in self.backend.poll().items():
             self.running.discard(path)
-            if ending == "failed":
+            if end_state == "failed":
                 self._fail(path, read_failure(path))
             self._note()
 
@@ -368,7 +368,7 @@ class _Loop:
                 **{p.name: one.spec.total_steps for p, one in self.planned.items()},
             },
         }
-        # A full disk must not stop the runs that still find room.
+        # A full disk must not stop the runs that can still write.
         with contextlib.suppress(RunError):
             write_json(self.folder / STATUS, content)
 

@@ -37,7 +37,7 @@ class SACConfig:
     batch_size: int = 256
     """Samples per gradient step."""
     capacity: int = 1_000_000
-    """Transitions in the replay buffer; the oldest make room for new ones."""
+    """Transitions in the replay buffer; new ones replace the oldest."""
     gamma: float = 0.99
     """Discount factor."""
     tau: float = 0.005
