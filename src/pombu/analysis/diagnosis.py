@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pombu.algorithms.base import ModelLearner
+from pombu.algorithms.registry import ALGORITHMS, learner_type
 from pombu.analysis.plots import BLACK, BLUE, CYCLE, GREY, VERMILLION, grid, style
 from pombu.data import Normaliser
 from pombu.dynamics.error import open_loop
@@ -88,10 +89,12 @@ def measure(
         RunError: There is nothing to compare yet.
     """
     if not isinstance(learner, ModelLearner):
+        able = [
+            one for one in ALGORITHMS if issubclass(learner_type(one), ModelLearner)
+        ]
         raise UsageError(
-            f"{learner.name} has no policy that learns from imagined trajectories, which is "
-            "what there is to diagnose: give a run of pombu, meppo, metrpo, slbo or "
-            "mbmpo."
+            f"{learner.name} has no policy that learns from imagined trajectories, "
+            f"which is what there is to diagnose: give a run of {', '.join(able)}."
         )
     if learner.config.model.kind == "simulator":
         raise UsageError(

@@ -149,7 +149,7 @@ def random_policy(settings: PointSettings, task: Task, key: PRNGKeyArray) -> MLP
 def collect_data(
     settings: PointSettings, task: Task, policy: MLP, seed: tuple[int, ...]
 ) -> RealData:
-    """Real trajectories: noisy ones to learn from, and one from every evaluated state."""
+    """Real trajectories: noisy ones to learn from, one from each evaluated state."""
     act = jax.jit(lambda states: policy(states))
     rng = np.random.default_rng([*seed, 0])
 

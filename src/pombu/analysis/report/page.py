@@ -248,7 +248,8 @@ def _videos(experiments: Sequence[Experiment], measured: Found) -> PageSection:
         f"<h3>{html.escape(entry.name)}</h3>"
         f'<img src="{html.escape(video.uri)}" alt="One episode of '
         f'{html.escape(entry.name)}"><figcaption class="quiet">Return '
-        f"{_number(video.episode_return)} in {video.steps:,} steps</figcaption></figure>"
+        f"{_number(video.episode_return)} in {video.steps:,} steps</figcaption>"
+        "</figure>"
         for entry in entries_of(experiments)
         if (video := measured.get(entry.number, RunMeasures()).preview) is not None
     )
