@@ -161,9 +161,9 @@ def learner_type(name: str) -> type[Any]:
     return learner
 
 
-def updatable() -> list[str]:
-    """The algorithms that can learn from episodes that somebody else collected."""
-    return [name for name in ALGORITHMS if hasattr(learner_type(name), "update")]
+def able_to(method: str) -> list[str]:
+    """The algorithms whose learner has a method, such as `update` or `explore`."""
+    return [name for name in ALGORITHMS if hasattr(learner_type(name), method)]
 
 
 def begin_from(
@@ -187,7 +187,7 @@ def begin_from(
     if not isinstance(algorithm, Updatable):
         raise UsageError(
             f"{algorithm.name} cannot start from logged data: choose "
-            f"{', '.join(updatable())}, or leave the data out."
+            f"{', '.join(able_to('update'))}, or leave the data out."
         )
     episodes = EpisodeStore(logged)
     state, metrics = algorithm.update(

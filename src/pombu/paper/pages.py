@@ -254,8 +254,8 @@ def _independence_part(scores: dict[str, Any]) -> str:
 Algorithm 1 adds variances as if a model drew its mistakes anew at every step. A member
 rolled alone repeats its own, so the members' returns vary more than U says: the first
 column, with V(s, h). But the estimated Q is a mean over the members, whose mistakes
-partly cancel: its squared error is only a fraction of the members' variance, about 1/K if
-their mistakes are independent of each other: the second column.
+partly cancel: its squared error is only a fraction of the members' variance, about 1/K
+if their mistakes are independent of each other: the second column.
 
 {table}
 
