@@ -13,7 +13,17 @@ from pombu.errors import UsageError
 AGENTS = {entry.agent: name for name, entry in ALGORITHMS.items()}
 
 
-@pytest.mark.parametrize("name", AGENTS)
+OF_EACH_KIND = ("SAC", "PPO", "PETS")
+"""Saved by Stable-Baselines3's arrays, and a planner; test_agent.py has a network."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in OF_EACH_KIND else pytest.param(name, marks=pytest.mark.slow)
+        for name in AGENTS
+    ],
+)
 def test_learn_predict_save_load(name: str, tmp_path: Path) -> None:
     kind = getattr(pombu, name)
     agent = kind("Point2D", preset="smoke", seed=2).learn(total_timesteps=60)

@@ -67,7 +67,7 @@ def test_the_horizon_chooses_the_paper_s_table() -> None:
     assert parse_train(flags).config.alpha == 0.5
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_at_random_moments_change_nothing(
     trained: Path, tmp_path: Path, kills: int
 ) -> None:

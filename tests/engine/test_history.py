@@ -133,7 +133,17 @@ def tiny(name: str, history: int) -> Any:
     return replace(config, env=env)
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+LIKE_OTHERS = ("meppo", "metrpo", "mbmpo", "ppo")
+"""Algorithms whose model and collection are those of another one below."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in LIKE_OTHERS else name
+        for name in sorted(ALGORITHMS)
+    ],
+)
 def test_every_algorithm_learns_from_a_history(name: str) -> None:
     config = tiny(name, 2)
     learner = make(name, load(config.env), config)

@@ -33,6 +33,7 @@ def desk(tmp_path: Path, monkeypatch: Any) -> Iterator[Path]:
     """A folder with the guide's files, in which it is followed."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(shorter(text))
+    monkeypatch.setattr("pombu.training.evaluation.FINAL_EPISODES", 2)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
@@ -47,7 +48,8 @@ def test_the_guides_commands(desk: Path) -> None:
         _, name, *words = command.split()
         if name == "train":
             words = [w for w in words if w not in ("--total-steps", "10000")]
-            words += ["--preset", "smoke", "--total-steps", "1"]
+            words += ["--preset", "smoke", "--total-steps", "1", "--updates", "1"]
+            words += ["--evaluation-episodes", "1", "--model.max-steps", "5"]
             if "--out" not in words:
                 words += ["--out", f"runs/{number}"]
         if name in ("evaluate", "diagnose"):

@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from fabricated import panels_of, write_run, write_runs
 from rich.console import Console
 
 from pombu.analysis.curves import find_curves
+from pombu.analysis.statistics import interval
 from pombu.cli import main
 from pombu.envs import EnvConfig
 from pombu.paper.costs import planned_imagined_steps
@@ -23,6 +25,13 @@ from pombu.studies.progress import PlainRuns
 from pombu.studies.study import Job, Outcome
 
 ITEMS = [name for name in names() if find(name).item]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few draws of the bootstrap and one timing; both have tests of their own."""
+    monkeypatch.setattr("pombu.paper.reproduce.interval", partial(interval, draws=50))
+    monkeypatch.setattr("pombu.paper.tables.REPEATS", 1)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import difflib
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +141,12 @@ def presets_module(name: str) -> ModuleType:
 
 def defaults(name: str) -> dict[str, Any]:
     """An algorithm's settings where nothing is said, by dotted names."""
-    return config_file.flat(config_file.to_json(config_type(name)()))
+    return dict(_defaults(config_type(name)))
+
+
+@cache
+def _defaults(config: type[Any]) -> dict[str, Any]:
+    return config_file.flat(config_file.to_json(config()))
 
 
 def options(name: str) -> list[str]:
