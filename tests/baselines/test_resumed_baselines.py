@@ -73,7 +73,9 @@ def train(run: Run, stop_at: int = ITERATIONS) -> None:
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_an_interrupted_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
+def test_an_interrupted_run_equals_an_uninterrupted_one(
+    name: str, tmp_path: Path
+) -> None:
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     train(new_run(whole, name))
     train(new_run(parted, name), stop_at=2)

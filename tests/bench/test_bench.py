@@ -8,7 +8,7 @@ import jax
 import pytest
 from sizes import small
 
-from pombu.bench import algorithms, comparison, suite, workload
+from pombu.bench import algorithms, suite, workload
 from pombu.cli import main
 
 TINY = suite.Effort(2, 0.0, fit_steps=5, collections=1, whole_iterations=False)
@@ -89,10 +89,10 @@ def work() -> workload.Workload:
 def test_without_pytorch_it_says_so_and_compares_with_nothing(
     monkeypatch: pytest.MonkeyPatch, work: workload.Workload
 ) -> None:
-    monkeypatch.setattr(comparison, "find_spec", lambda name: None)
+    monkeypatch.setattr(suite, "find_spec", lambda name: None)
     said: list[str] = []
     limits = {"f32_gflops": 100.0, "bf16_gflops": 50.0}
-    figures = comparison.compare(work, limits, 1, 0.0, said.append)
+    figures = suite.compare(work, limits, 1, 0.0, said.append)
     assert any("pip install 'pombu[baselines]'" in sentence for sentence in said)
     for loop in ("imagination", "fit", "update"):
         assert figures[loop]["vs_pytorch"] is None
@@ -102,9 +102,9 @@ def test_without_pytorch_it_says_so_and_compares_with_nothing(
 def test_bfloat16_is_tried_where_its_limit_is_higher(
     monkeypatch: pytest.MonkeyPatch, work: workload.Workload
 ) -> None:
-    monkeypatch.setattr(comparison, "find_spec", lambda name: None)
+    monkeypatch.setattr(suite, "find_spec", lambda name: None)
     limits = {"f32_gflops": 100.0, "bf16_gflops": 150.0}
-    figures = comparison.compare(work, limits, 1, 0.0, lambda what: None)
+    figures = suite.compare(work, limits, 1, 0.0, lambda what: None)
     assert figures["imagination"]["bfloat16"]["steps_per_s"] > 0
     assert "bfloat16" not in figures["update"]
 
