@@ -127,7 +127,10 @@ def find(name: str) -> Entry:
 
 def config_type(name: str) -> type[Any]:
     """The dataclass of an algorithm's config."""
-    entry = find(name)
+    return _config_type(find(name))
+
+
+def _config_type(entry: Entry) -> type[Any]:
     module = importlib.import_module(f"{entry.package}.config")
     config: type[Any] = getattr(module, entry.config)
     return config
@@ -141,12 +144,12 @@ def presets_module(name: str) -> ModuleType:
 
 def defaults(name: str) -> dict[str, Any]:
     """An algorithm's settings where nothing is said, by dotted names."""
-    return dict(_defaults(config_type(name)))
+    return dict(_defaults(find(name)))
 
 
 @cache
-def _defaults(config: type[Any]) -> dict[str, Any]:
-    return config_file.flat(config_file.to_json(config()))
+def _defaults(entry: Entry) -> dict[str, Any]:
+    return config_file.flat(config_file.to_json(_config_type(entry)()))
 
 
 def options(name: str) -> list[str]:

@@ -58,7 +58,7 @@ def _imagination(work: Workload) -> Work:
 
     def piece() -> object:
         noise = torch.randn(*shape, policy.log_std.shape[0])
-        chosen = torch.randint(work.dynamics.members, shape)
+        chosen = torch.randint(work.dynamics.members.count, shape)
         return imagine(policy, value, dynamics, rules, starts, noise, chosen)
 
     return piece
@@ -75,12 +75,12 @@ def _fit(work: Workload) -> Work:
         )
         inputs, targets = regression(dataset, work.state.experience, False)
         training = [np.flatnonzero(~mask) for mask in dataset.validation]
-        held_out = [np.flatnonzero(mask) for mask in dataset.validation]
+        untouched = [np.flatnonzero(mask) for mask in dataset.validation]
         rows = torch.stack(
             [_rows(known, steps, config.batch_size) for known in training]
         )
         held_out = torch.stack(
-            [_judges(rows, config.validation_rows) for rows in held_out]
+            [_held_out(rows, config.validation_rows) for rows in untouched]
         )
         return fit_ensemble(
             TorchEnsemble(work.state.ensemble),
@@ -102,7 +102,7 @@ def _rows(known: np.ndarray, steps: int, size: int) -> torch.Tensor:
     return torch.from_numpy(known)[order[: steps * size]].reshape(steps, size)
 
 
-def _judges(rows: np.ndarray, most: int) -> torch.Tensor:
+def _held_out(rows: np.ndarray, most: int) -> torch.Tensor:
     return torch.from_numpy(rows)[torch.randperm(len(rows))[:most]]
 
 

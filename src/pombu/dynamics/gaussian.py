@@ -8,7 +8,6 @@ bootstrap sample by its own single-threaded program; members take turns on the c
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,20 +15,22 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from pombu.dynamics.config import GaussianModelConfig, Precision
-from pombu.dynamics.ensemble import Layers, matmul
-from pombu.dynamics.fit import STEPS_PER_CALL, falling_rates, row_batches
-from pombu.parallel import Workers, jit
+from pombu.dynamics.ensemble import Layers, MemberLoss, Members, Samples, matmul
+from pombu.dynamics.fit import Lesson, fit_members, row_batches
+from pombu.dynamics.model import network_sizes
+from pombu.envs import Task
+from pombu.nn import adam
+from pombu.parallel import Workers
 
 _LARGEST_LOG_VARIANCE = 0.5
 _LEAST_LOG_VARIANCE = -10.0
 
 
-class GaussianEnsemble(eqx.Module):
-    """Parameters of all members, stacked on the first axis."""
+class GaussianEnsemble(Members):
+    """Gaussian members: parameters, stacked on the first axis."""
 
     layers: Layers
     largest: Float[Array, "*k y"]
@@ -38,14 +39,21 @@ class GaussianEnsemble(eqx.Module):
     """Lower bounds."""
 
     @property
-    def members(self) -> int:
-        """K."""
+    def count(self) -> int:
+        """K, of a stack."""
         return self.largest.shape[0]
 
+    def outputs(
+        self, x: Float[Array, "*k n i"], precision: Precision
+    ) -> tuple[Float[Array, "*k n y"], Float[Array, "*k n y"]]:
+        """Each member's mean and log standard deviation for its own rows."""
+        mean, log_variance = predict_gaussian(self, x, precision)
+        return mean, 0.5 * log_variance
+
     def unstack(self) -> tuple["GaussianEnsemble", ...]:
-        """Each member in arrays of its own; a loop would slice a stack each time."""
+        """Each member of a stack in arrays of its own."""
         return tuple(
-            jax.tree.map(lambda leaf, k=k: leaf[k], self) for k in range(self.members)
+            jax.tree.map(lambda leaf, k=k: leaf[k], self) for k in range(self.count)
         )
 
 
@@ -67,13 +75,21 @@ def init_gaussian(
     )
 
 
+def fresh_gaussian(
+    key: PRNGKeyArray, task: Task, config: GaussianModelConfig
+) -> GaussianEnsemble:
+    """An untrained ensemble of the task's sizes."""
+    sizes = network_sizes(task, config.reward)
+    return init_gaussian(key, config.members, *sizes, config.hidden)
+
+
 def predict_gaussian(
     ensemble: GaussianEnsemble,
     x: Float[Array, "*k n i"],
     precision: Precision = "float32",
 ) -> tuple[Float[Array, "*k n y"], Float[Array, "*k n y"]]:
     """Mean and log-variance of every member, or of a single one, for its rows `x`."""
-    weights, biases, _ = ensemble.layers
+    weights, biases = ensemble.layers.weights, ensemble.layers.biases
     last = len(weights) - 1
     for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         x = matmul(x, weight, precision) + bias[..., None, :]
@@ -109,38 +125,31 @@ def gaussian_loss(
     return likelihood + config.bound_weight * bounds + decay, likelihood
 
 
+class Likelihood(MemberLoss):
+    """Negative log-likelihood with decay of the weights and tight bounds."""
+
+    config: GaussianModelConfig = eqx.field(static=True)
+
+    def of_rows(self, member: GaussianEnsemble, samples: Samples) -> Float[Array, " b"]:
+        """The negative log-likelihood of each row."""
+        inputs, targets, rows = samples
+        mean, log_variance = predict_gaussian(
+            member, inputs[rows], self.config.precision
+        )
+        square = (mean - targets[rows]) ** 2
+        return jnp.mean(square * jnp.exp(-log_variance) + log_variance, -1)
+
+    def objective(
+        self, member: GaussianEnsemble, samples: Samples
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """What is minimised, and the mean negative log-likelihood in it."""
+        inputs, targets, rows = samples
+        return gaussian_loss(member, inputs[rows], targets[rows], self.config)
+
+
 def gaussian_adam(ensemble: GaussianEnsemble) -> Any:
     """Adam's memory for every member, before the first step."""
-    return jax.vmap(optax.scale_by_adam().init)(ensemble)
-
-
-@partial(jit, static_argnames="config")
-def _train(
-    member: GaussianEnsemble,
-    optimiser: Any,
-    inputs: Float[Array, "n i"],
-    targets: Float[Array, "n y"],
-    rows: Int[Array, "s b"],
-    rates: Float[Array, " s"],
-    steps: Int[Array, ""],
-    config: GaussianModelConfig,
-) -> tuple[GaussianEnsemble, Any, Float[Array, ""]]:
-    """Take `steps` gradient steps (at most the rows given), of these sizes."""
-    transform = optax.scale_by_adam()
-    gradient_of = jax.grad(gaussian_loss, has_aux=True)
-
-    def step(number: Array, carry: Any) -> Any:
-        member, optimiser, _ = carry
-        batch = rows[number]
-        gradient, loss = gradient_of(member, inputs[batch], targets[batch], config)
-        direction, optimiser = transform.update(gradient, optimiser)
-        member = jax.tree.map(lambda w, d: w - rates[number] * d, member, direction)
-        return member, optimiser, loss
-
-    trained: tuple[GaussianEnsemble, Any, Array] = jax.lax.fori_loop(
-        0, steps, step, (member, optimiser, jnp.zeros(()))
-    )
-    return trained
+    return jax.vmap(adam().init)(ensemble)
 
 
 def fit_gaussian(
@@ -170,30 +179,17 @@ def fit_gaussian(
     """
     while capacity < len(inputs):
         capacity *= 2
-    padding = ((0, capacity - len(inputs)), (0, 0))
-    rows_in = jnp.asarray(np.pad(inputs, padding), jnp.float32)
-    rows_out = jnp.asarray(np.pad(targets, padding), jnp.float32)
     total = config.epochs * -(-len(inputs) // config.batch_size)
     total = total if config.max_steps is None else min(total, config.max_steps)
-    sizes = (config.learning_rate, config.final_learning_rate)
 
-    def train(number: int) -> tuple[GaussianEnsemble, Any, Array]:
+    def lesson(number: int) -> Lesson:
         rng = np.random.default_rng([*seed, number])
-        stream = row_batches(
-            rng, rng.integers(0, len(inputs), len(inputs)), config.batch_size
-        )
-        member, memory = jax.tree.map(lambda leaf: leaf[number], (ensemble, optimiser))
-        loss = jnp.zeros(())
-        for done in range(0, total, STEPS_PER_CALL):
-            steps = min(STEPS_PER_CALL, total - done)
-            rows = [next(stream) for _ in range(steps)]
-            rows += [rows[-1]] * (STEPS_PER_CALL - steps)
-            batches = (np.stack(rows), falling_rates(*sizes, done, total))
-            member, memory, loss = _train(
-                member, memory, rows_in, rows_out, *batches, steps, config
-            )
-        return member, memory, loss
+        sample = rng.integers(0, len(inputs), len(inputs))
+        batches = row_batches(rng, sample, config.batch_size)
+        return Lesson(batches, Likelihood(config), None, total, total, total)
 
-    trained = workers.map(train, range(ensemble.members))
-    fitted, memory, losses = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trained)
-    return fitted, memory, np.asarray(losses)
+    lessons = [lesson(number) for number in range(ensemble.count)]
+    fitted = fit_members(
+        ensemble, optimiser, lessons, inputs, targets, config, capacity, workers
+    )
+    return fitted.members, fitted.optimiser, np.asarray(fitted.losses, np.float32)
