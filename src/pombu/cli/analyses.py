@@ -216,7 +216,6 @@ class Diagnose:
         from pombu.analysis.plots import save_figure, write_json
         from pombu.training import checkpoint
         from pombu.training.loop import identity
-        from pombu.training.metrics import read_rows
         from pombu.training.run import open_run
 
         if self.episodes < 1:
@@ -225,7 +224,7 @@ class Diagnose:
         run = open_run(self.folder)
         learner = algorithm_of(run, self.env)
         found = checkpoint.load_latest(
-            run.path, learner.init(run.spec.seed), identity(learner), _say
+            run.path, learner.init(run.spec.seed), identity(learner, run), _say
         )
         if found is None:
             raise UsageError(
@@ -237,7 +236,7 @@ class Diagnose:
         measured = measure(
             learner, loaded.state, list(episodes), self.episodes, self.seed
         )
-        rows = read_rows(run.metrics)[1] if run.metrics.exists() else []
+        rows = run.rows()
         verdict = find_limit(measured, rows)
         # 3. Write figures and numbers.
         out = self.out or run.path / DIAGNOSIS

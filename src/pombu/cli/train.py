@@ -1,8 +1,9 @@
 """`pombu train` and `resume`: learn a policy, and keep everything in a run folder."""
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -28,7 +29,9 @@ from pombu.envs import (
 )
 from pombu.errors import UsageError
 from pombu.files import safe_name
-from pombu.training import config_file
+from pombu.parallel import usable_cores
+from pombu.studies.worker import claimed_cores
+from pombu.training import checkpoint, config_file
 from pombu.training.callbacks import Callback, StopAfter, StopAtReturn
 from pombu.training.display import display
 from pombu.training.loggers import TensorBoard, WeightsAndBiases
@@ -365,6 +368,20 @@ def print_result(run: Run, result: Result[Any], json_output: bool) -> int:
     return code
 
 
+@contextlib.contextmanager
+def cores_as_before(run: Run) -> Iterator[None]:
+    """Keep to as many cores as the run had; the last digits may depend on them.
+
+    Where there are fewer now, the loop says so.
+    """
+    saved = checkpoint.newest(run.path)
+    if saved is None or saved.cores is None or saved.cores >= usable_cores():
+        yield
+        return
+    with claimed_cores(saved.cores):
+        yield
+
+
 @dataclasses.dataclass(frozen=True)
 class Resume:
     """Go on with an interrupted run from its last good checkpoint.
@@ -394,6 +411,12 @@ class Resume:
     def run(self) -> int:
         """Train to the end or until stopped."""
         run = open_run(self.folder)
+        # JAX counts its threads by the cores of the process, once, so none may be used
+        # before this process has as many as the run had.
+        with cores_as_before(run):
+            return self._resume(run)
+
+    def _resume(self, run: Run) -> int:
         console = announce(f"Preparing to resume {run.path}.", self.json)
         algorithm = algorithm_of(run, self.env)
         if self.total_steps is not None:

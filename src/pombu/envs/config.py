@@ -3,12 +3,12 @@
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from pombu.errors import UsageError
+from pombu.errors import Amount, Finite, Range, Steps, UsageError, require_ranges
 
 NoiseKind = Literal["gaussian", "uniform"]
 """`gaussian`: normal with the given standard deviation on every observation, the first
@@ -65,14 +65,14 @@ class EnvConfig:
     """A task of pombu (`HalfCheetah` is short for `pombu/HalfCheetah-v0`), any
     Gymnasium id, or `module:factory` where `factory()` returns an environment."""
 
-    horizon: int | None = field(default=None, metadata={"short": "h"})
+    horizon: Steps | None = field(default=None, metadata={"short": "h"})
     """Steps after which an episode is cut off; None keeps the environment's limit."""
 
-    observation_noise: float = field(default=0.0, metadata={"short": "noise"})
+    observation_noise: Amount = field(default=0.0, metadata={"short": "noise"})
     """Size of the noise added to observations; rewards still come from the clean
     state."""
 
-    alive_bonus: float | None = field(default=None, metadata={"short": "alive"})
+    alive_bonus: Finite | None = field(default=None, metadata={"short": "alive"})
     """Constant added to each step's reward of a pombu task; None is the paper's formula
     (0). The published Ant and Walker2d numbers were made with 1."""
 
@@ -86,21 +86,12 @@ class EnvConfig:
     `observation_noise`, and an episode's first observation is clean (published code).
     """
 
-    history: int = 1
+    history: Annotated[int, Range("[1, 1000]")] = 1
     """Observations that model and policy see: the present one and those before it,
     newest first. An episode begins with its first one repeated."""
 
     def __post_init__(self) -> None:
-        if self.horizon is not None and self.horizon < 1:
-            raise UsageError(
-                f"horizon is {self.horizon}, but an episode needs at least one step: "
-                "give a horizon of 1 or more."
-            )
-        if self.history < 1:
-            raise UsageError(
-                f"history is {self.history}, but a state has at least one observation: "
-                "give 1 for the present one alone."
-            )
+        require_ranges(self)
         require_noise(self.observation_noise, self.noise_kind)
         require_bonus(self.alive_bonus)
 

@@ -22,7 +22,7 @@ from pombu.algorithms.registry import find, options
 from pombu.analysis.curves import STUDY_FILES
 from pombu.envs import EnvConfig, load, resolve, short_name
 from pombu.errors import PombuError, RunError, UsageError
-from pombu.files import safe_name
+from pombu.files import not_through_links, safe_name
 from pombu.studies.backends import Backend
 from pombu.studies.progress import RunProgress, examine
 from pombu.studies.worker import FAILURE, PATIENCE, note_failure, read_failure
@@ -425,7 +425,7 @@ def _locked(folder: Path) -> Iterator[None]:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("a")
+        file = open(folder / LOCK, "a", opener=not_through_links)  # noqa: SIM115
     except OSError as error:
         raise RunError(
             f"could not write into {folder} ({error.strerror}): choose another --out."
