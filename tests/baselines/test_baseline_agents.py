@@ -1,4 +1,4 @@
-"""The baselines as agents, with the manners of all others."""
+"""The baselines as agents, with the interface of all others."""
 
 from pathlib import Path
 

@@ -29,7 +29,7 @@ def shorter(text: str) -> str:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: Any) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: Any) -> Iterator[Path]:
     """A folder with the guide's files, in which it is followed."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(shorter(text))
@@ -41,7 +41,7 @@ def desk(tmp_path: Path, monkeypatch: Any) -> Iterator[Path]:
         sys.modules.pop(name.removesuffix(".py"), None)
 
 
-def test_the_guides_commands(desk: Path) -> None:
+def test_the_guides_commands(folder: Path) -> None:
     runpy.run_path("log_some.py")
     assert len(COMMANDS) == 9
     for number, command in enumerate(COMMANDS):
@@ -58,6 +58,6 @@ def test_the_guides_commands(desk: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["train_cart.py", "robot.py"])
-def test_the_guides_scripts(script: str, desk: Path, capsys: Any) -> None:
+def test_the_guides_scripts(script: str, folder: Path, capsys: Any) -> None:
     runpy.run_path(script)
     assert capsys.readouterr().out

@@ -78,7 +78,7 @@ def test_a_partial_contract_is_compared_as_far_as_it_goes() -> None:
     assert not check(load("probes:misshapen"), 40, resets=5).passed
 
 
-def test_the_briefing_says_what_will_be_used() -> None:
+def test_train_says_what_it_will_use() -> None:
     for env, reward, ends in [
         ("probes:corridor", "learned beside the dynamics", "learned from real"),
         ("probes:with_reward", "own function", "learned from real"),

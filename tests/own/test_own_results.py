@@ -113,7 +113,7 @@ def test_the_paper_s_numbers_stand_beside_its_tasks(
     assert "| 728 ± 123 |" in sections["Ant-h1000-alive1"]
 
 
-def test_another_run_s_place_is_not_taken(
+def test_a_kept_run_is_not_overwritten(
     tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)

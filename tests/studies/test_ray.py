@@ -67,7 +67,7 @@ def test_a_folder_travels_change_by_change(tmp_path: Path) -> None:
     assert read_changes(source, known)[0] == FolderChanges()
 
 
-def test_a_parcel_cannot_leave_its_folder(tmp_path: Path) -> None:
+def test_changes_cannot_leave_their_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="leads out"):
         apply_changes(FolderChanges({"../escaped": b""}), tmp_path)
 
