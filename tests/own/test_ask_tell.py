@@ -32,7 +32,7 @@ def episode_of(act: Callable[[Any], Any], seed: int) -> Episode:
     )
 
 
-def agent() -> POMBU:
+def new_agent() -> POMBU:
     smoke = preset("pombu", "smoke", "probes:corridor")
     starts = replace(smoke.imagination, real_starts=0.5)
     return POMBU("probes:corridor", preset="smoke", seed=1, imagination=starts)
@@ -40,7 +40,7 @@ def agent() -> POMBU:
 
 @pytest.fixture(scope="module")
 def trained() -> POMBU:
-    agent = agent()
+    agent = new_agent()
     updates = [agent.observe(episode_of(agent.propose(), seed)) for seed in range(4)]
     assert [bool(update) for update in updates] == [False, True, False, True]
     assert np.isfinite(updates[1]["kl"])
@@ -54,7 +54,7 @@ def test_learns_each_time_a_round_is_there(trained: POMBU) -> None:
 
 
 def test_proposals_are_in_the_box_and_repeatable() -> None:
-    first, second = agent().propose(), agent().propose()
+    first, second = new_agent().propose(), new_agent().propose()
     for _ in range(3):
         action = first(np.zeros(2))
         np.testing.assert_array_equal(action, second(np.zeros(2)))
@@ -69,7 +69,7 @@ def test_proposals_are_in_the_box_and_repeatable() -> None:
 def test_a_saved_agent_still_has_what_it_has_not_learned_from(
     trained: POMBU, tmp_path: Path
 ) -> None:
-    agent = agent()
+    agent = new_agent()
     agent.observe(episode_of(agent.propose(), 0))
     agent.save(tmp_path / "agent")
     # Its environment is code, which `load` does not run unasked.
@@ -89,7 +89,7 @@ def test_a_saved_agent_still_has_what_it_has_not_learned_from(
 
 
 def test_learn_begins_with_what_was_observed() -> None:
-    agent = agent()
+    agent = new_agent()
     agent.observe(episode_of(agent.propose(), 0))
     agent.learn(total_timesteps=1)
     assert int(agent.state.iteration) == 2
@@ -103,7 +103,7 @@ def test_a_proposal_is_imagined_once(trained: POMBU) -> None:
 
 
 def test_misfits_are_named() -> None:
-    agent = agent()
+    agent = new_agent()
     right = episode_of(agent.propose(), 0)
     with pytest.raises(UsageError, match="observations of shape"):
         agent.observe(
@@ -118,7 +118,7 @@ def test_misfits_are_named() -> None:
 
 
 def test_a_failed_update_is_not_undone_by_an_older_proposal() -> None:
-    agent = agent()
+    agent = new_agent()
     agent.propose()
 
     class Breaks(Callback):
@@ -137,7 +137,7 @@ def test_a_failed_update_is_not_undone_by_an_older_proposal() -> None:
 
 
 def test_proposals_and_predictions_have_their_own_noise() -> None:
-    agent = agent()
+    agent = new_agent()
     observation = probes.corridor().reset(seed=0)[0]
     proposed = agent.propose()(observation)
     predicted, _ = agent.predict(observation, deterministic=False)

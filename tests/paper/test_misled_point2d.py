@@ -1,4 +1,4 @@
-"""The experiment with misled models: what is taught, and what it leaves behind."""
+"""The experiment with misled models: what models learn, and which files it writes."""
 
 import json
 from pathlib import Path
