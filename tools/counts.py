@@ -4,6 +4,7 @@ python -m tools.counts [FOLDER]
 """
 
 import ast
+import re
 import statistics
 import sys
 from functools import cache
@@ -82,6 +83,13 @@ def documented(source: Path) -> set[str]:
     return set().union(*map(exported, files)) - {"__version__"}
 
 
+def files_of_a_transition(source: Path) -> int:
+    """Files on the walk of one transition, which ARCHITECTURE.md lists by number."""
+    page = source.parent.parent / "ARCHITECTURE.md"
+    text = page.read_text() if page.exists() else ""
+    return len(set(re.findall(r"^\d+\. \[`([\w/.]+)`\]", text, flags=re.MULTILINE)))
+
+
 def counts(source: Path) -> dict[str, str]:
     """Every count with its name."""
     paths = {module_name(path, source): path for path in source.rglob("*.py")}
@@ -116,6 +124,7 @@ def counts(source: Path) -> dict[str, str]:
         "definitions without an underscore, most of them internal": str(
             sum(map(definitions, paths.values()))
         ),
+        "files from env.step to the policy update": str(files_of_a_transition(source)),
         "median file": str(statistics.median(lines.values())),
         "longest file": f"{lines[longest]} ({longest})",
     }
