@@ -166,7 +166,7 @@ def test_presets_are_listed_and_read(capsys: pytest.CaptureFixture[str]) -> None
         ("train --alpha much", "--alpha is 'much': it takes a number"),
         ("train --seed 1.5", "--seed is '1.5': it takes a whole number"),
         ("train --horizon abc", "--horizon is 'abc': it takes None or a whole number"),
-        ("train --model.members 0", "pombu: model.members (K) is 0; it must be"),
+        ("train --model.members 0", "pombu: model.members is 0"),
         ("train --env Point2D --data no.npz", "There is no file or folder no.npz"),
         ("train --env my_env.py:make", "give the module, my_env:make."),
         ("train --alpha -1", "alpha is -1.0"),

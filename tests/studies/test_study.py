@@ -252,11 +252,10 @@ def test_failures_are_named_and_stop_nothing(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_another_run_is_left_alone(tmp_path: Path) -> None:
-    have(tmp_path, Pretended())
     job = Job("pombu", EnvConfig("Point2D"), 0, "smoke", 60)
-    folder = tmp_path / "runs" / job.name
-    before = (folder / "config.json").read_bytes()
-    (folder / "config.json").write_bytes(before.replace(b'"beta": 1.0', b'"beta": 7'))
+    spec = job.spec()
+    spec.config["beta"] = 7.0
+    create(tmp_path / "runs" / job.name, spec)
     with pytest.raises(UsageError, match="holds another run, which differs in beta"):
         plan([job], tmp_path / "runs")
     (tmp_path / "else" / job.name).mkdir(parents=True)
