@@ -31,7 +31,8 @@ from pombu.algorithms.config import budget
 from pombu.algorithms.pombu.learner import Learner, State
 from pombu.data import read_logged
 from pombu.data.episodes import EPISODES, EpisodeStore
-from pombu.envs import EnvConfig, Episode, config_of, load
+from pombu.envs import EnvConfig, Episode, load
+from pombu.envs.task import config_of
 from pombu.errors import StoppedError, UsageError
 from pombu.rng import Keys, require_seed
 from pombu.rollout.q_value import q_uncertainty
@@ -42,7 +43,6 @@ from pombu.training.algorithm import (
     Planner,
     Policy,
     StageTimer,
-    begin_from,
 )
 from pombu.training.callbacks import Callback, Progress
 from pombu.training.display import display
@@ -103,7 +103,7 @@ class Agent:
             state, episodes = learner.init(seed), EpisodeStore()
         else:
             logged = read_logged(data, learner.task)
-            state, episodes = begin_from(learner, seed, logged)
+            state, episodes = registry.begin_from(learner, seed, logged)
         self._hold(learner, state, episodes, seed, preset)
 
     def _hold(
@@ -246,7 +246,7 @@ class Agent:
                 run.path,
                 self.state,
                 self.episodes,
-                identity(self.learner),
+                identity(self.learner, run),
                 int(self.state.iteration),
             )
 
@@ -284,7 +284,9 @@ class Agent:
             )
         learner = algorithm_of(run, None if env is None else config_of(env).id)
         template = learner.init(run.spec.seed)
-        found = checkpoint.load_latest(run.path, template, identity(learner), _warn)
+        found = checkpoint.load_latest(
+            run.path, template, identity(learner, run), _warn
+        )
         if found is None:
             raise UsageError(f"{run.path} has no checkpoint: train or save first.")
         loaded, episodes = found
