@@ -34,8 +34,8 @@ def weights(agent: POMBU) -> list[np.ndarray]:
 
 
 def test_actions_are_in_the_environments_units(agent: POMBU) -> None:
-    action, memory = agent.predict(STATES[0])
-    batch, _ = agent.predict(STATES)
+    action, memory = agent.predict(STATES[0], deterministic=True)
+    batch, _ = agent.predict(STATES, deterministic=True)
     assert action.shape == (2,)
     assert memory is None
     # One row and three are multiplied in another order on some processors.

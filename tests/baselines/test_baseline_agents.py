@@ -28,21 +28,19 @@ def test_learn_predict_save_load(name: str, tmp_path: Path) -> None:
     kind = getattr(pombu, name)
     agent = kind("Point2D", preset="smoke", seed=2).learn(total_timesteps=60)
     states = np.array([[1.0, -1.0], [0.3, 0.2]])
-    actions, _ = agent.predict(states)
+    actions, _ = agent.predict(states, deterministic=True)
     assert actions.shape == (2, 2)
     assert abs(actions).max() <= 0.1 + 1e-6
     agent.save(tmp_path / "agent")
     again = kind.load(tmp_path / "agent")
-    np.testing.assert_array_equal(again.predict(states)[0], actions)
+    np.testing.assert_array_equal(again.predict(states, deterministic=True)[0], actions)
 
 
 @pytest.mark.parametrize(
     "name", [agent for agent, name in AGENTS.items() if "alpha" not in options(name)]
 )
 def test_an_unknown_option_is_answered_with_those_there_are(name: str) -> None:
-    with pytest.raises(
-        UsageError, match=r"has no option 'alpha'; it has preset, .* env, "
-    ):
+    with pytest.raises(UsageError, match=r"has no option 'alpha'.*; it has .*iter"):
         getattr(pombu, name)("Point2D", preset="smoke", alpha=0.5)
 
 

@@ -25,7 +25,7 @@ def test_an_exported_policy_acts_like_the_agent(run: Path, tmp_path: Path) -> No
     assert main(["export", str(run), str(file)]) == 0
     act = load_policy(str(file))
     observations = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
-    actions, _ = POMBU.load(run).predict(observations)
+    actions, _ = POMBU.load(run).predict(observations, deterministic=True)
     np.testing.assert_allclose(act(observations), actions, atol=1e-6)
     np.testing.assert_allclose(act(observations[0]), actions[0], atol=1e-6)
     pictures = observations.reshape(50, 1, 2, 1)  # not flat: of any shape

@@ -64,10 +64,10 @@ class Discrete(Walk):
         self.action_space = spaces.Discrete(3)
 
 
-class Dictionary(Walk):
+class Worded(Walk):
     def __init__(self) -> None:
         super().__init__()
-        self.observation_space: Any = spaces.Dict({"x": self.observation_space})
+        self.observation_space: Any = spaces.Text(5)
 
 
 class Unbounded(Walk):
@@ -86,7 +86,7 @@ def learner_for(name: str) -> Learner:
     ("name", "message"),
     [
         ("Discrete", "action space Discrete"),
-        ("Dictionary", "observation space Dict"),
+        ("Worded", "observation space Text"),
         ("Unbounded", "infinite bounds"),
     ],
 )

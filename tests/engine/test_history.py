@@ -179,5 +179,5 @@ def test_an_exported_policy_takes_the_stack(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "policy.safetensors"
     assert main(["export", str(run), str(file)]) == 0
     stacks = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
-    actions, _ = POMBU.load(run).predict(stacks)
+    actions, _ = POMBU.load(run).predict(stacks, deterministic=True)
     np.testing.assert_allclose(load_policy(str(file))(stacks), actions, atol=1e-6)

@@ -232,5 +232,5 @@ def test_another_environment_than_the_runs_is_named(
 def test_a_factory_may_be_given_itself() -> None:
     agent = POMBU(probes.corridor, preset="smoke")
     assert agent.config.env.id == "probes:corridor"
-    with pytest.raises(UsageError, match="give an id"):
-        POMBU(lambda: probes.corridor(), preset="smoke")
+    unnamed = POMBU(lambda: probes.corridor(), preset="smoke")
+    assert unnamed.config.env.id.startswith("python:")

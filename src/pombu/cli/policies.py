@@ -104,6 +104,8 @@ class Export:
             "checkpoint_sha256": found.manifest.state_sha256,
             "pombu": __version__,
         }
+        if algorithm.task.layout is not None:
+            about["observation"] = str(algorithm.task.layout)
         export_policy(self.file, algorithm.task, state, about)
         if self.json:
             print(json.dumps({"file": str(self.file), **about}))

@@ -248,8 +248,13 @@ def _describe_sizes(task: Task) -> str:
         f"[{low:g}, {high:g}]" for low, high in zip(box.low, box.high, strict=True)
     }
     within = f"in {bounds.pop()}" if len(bounds) == 1 else "in bounds of their own"
+    flattened = ""
+    if task.layout is not None:
+        parts = getattr(task.layout, "spaces", ())
+        named = f" of {', '.join(parts)}" if isinstance(parts, dict) else ""
+        flattened = f" (flattened from a {type(task.layout).__name__}{named})"
     return (
-        f"{task.config.id}: {task.observation_dim} observed numbers, "
+        f"{task.config.id}: {task.observation_dim} observed numbers{flattened}, "
         f"actions of {task.action_dim} {within}, episodes of at most "
         f"{task.horizon} steps."
     )

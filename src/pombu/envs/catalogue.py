@@ -16,6 +16,7 @@ from typing import Any
 
 import gymnasium
 
+from pombu.envs.unnamed import HERE, recall
 from pombu.errors import PombuError, UsageError
 
 
@@ -287,7 +288,7 @@ def make_foreign(name: str, horizon: int | None, render_mode: str | None) -> Env
         )
     except PombuError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"{name} could not be made ({in_one_line(error)}): check that what it "
             "needs is installed and that it takes no required arguments."
@@ -295,7 +296,10 @@ def make_foreign(name: str, horizon: int | None, render_mode: str | None) -> Env
 
 
 def _call(name: str, factory: Callable[..., Any], render_mode: str | None) -> Env:
-    renders = "render_mode" in inspect.signature(factory).parameters
+    try:
+        renders = "render_mode" in inspect.signature(factory).parameters
+    except ValueError:  # something built in, which does not say what it takes
+        renders = False
     env = factory(render_mode=render_mode) if renders else factory()
     if not isinstance(env, gymnasium.Env):
         raise UsageError(
@@ -307,6 +311,8 @@ def _call(name: str, factory: Callable[..., Any], render_mode: str | None) -> En
 
 def _factory(name: str) -> Callable[..., Any] | None:
     """The callable behind `module:factory`; None if the module registers that id."""
+    if name.startswith(HERE):
+        return recall(name)
     module_name, _, attribute = name.partition(":")
     if module_name.endswith(".py"):
         raise UsageError(
@@ -318,7 +324,7 @@ def _factory(name: str) -> Callable[..., Any] | None:
         sys.path.append(os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"The module of {name!r} could not be imported ({in_one_line(error)}): "
             "give module:factory with a module that Python finds from here."
@@ -351,7 +357,7 @@ def _quiet_mujoco() -> None:
     quiet_mujoco()
 
 
-def in_one_line(error: Exception) -> str:
+def in_one_line(error: BaseException) -> str:
     """An exception in one line."""
     said = " ".join(str(error).split())
     return f"{type(error).__name__}: {said}" if said else type(error).__name__

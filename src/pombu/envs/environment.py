@@ -79,7 +79,7 @@ class ActionBox:
         """
         shape = (self.dim,) if self.shape is None else self.shape
         actions: np.ndarray = np.clip(boxed.astype(self.dtype), self.low, self.high)
-        return actions.astype(self.dtype).reshape(*boxed.shape[:-1], *shape)
+        return actions.astype(self.dtype).reshape((*boxed.shape[:-1], *shape))
 
 
 @runtime_checkable

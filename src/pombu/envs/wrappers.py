@@ -10,19 +10,25 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, iterate
 from jaxtyping import Bool, Float
 
 from pombu.envs.config import Noise
 from pombu.envs.contract import Contract, known_functions
 from pombu.envs.environment import Array32
+from pombu.errors import UsageError
 
 
 class FlatObservation(gymnasium.Wrapper[Array32, Any, Any, Any]):
-    """Observations as flat float32 vectors, whatever their shape and dtype were."""
+    """Observations as flat float32 vectors, whatever their shape and dtype were.
+
+    Dicts and tuples are flattened as Gymnasium does it: entry after entry, and one of n
+    choices as n numbers of which one is 1.
+    """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        box = env.observation_space
+        box = spaces.flatten_space(env.observation_space)
         assert isinstance(box, spaces.Box)
         self.observation_space = spaces.Box(
             box.low.astype(np.float32).ravel(),
@@ -35,12 +41,19 @@ class FlatObservation(gymnasium.Wrapper[Array32, Any, Any, Any]):
     ) -> tuple[Array32, dict[str, Any]]:
         """Begin an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
-        return _flat(observation), info
+        return self._flat(observation), info
 
     def step(self, action: Any) -> tuple[Array32, Any, bool, bool, dict[str, Any]]:
         """One step; the action keeps the shape of the environment's box."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return _flat(observation), reward, terminated, truncated, info
+        return self._flat(observation), reward, terminated, truncated, info
+
+    def _flat(self, observation: Any) -> Array32:
+        space = self.env.observation_space
+        if not isinstance(space, spaces.Box):
+            observation = spaces.flatten(space, observation)
+        # A copy: some environments give the array they go on to change.
+        return np.array(observation, dtype=np.float32).ravel()
 
 
 class NoisyObservation(gymnasium.Wrapper[Array32, Any, Array32, Any]):
@@ -78,9 +91,29 @@ class NoisyObservation(gymnasium.Wrapper[Array32, Any, Array32, Any]):
         return noisy.astype(np.float32), {**info, "clean_observation": clean}
 
 
-def _flat(observation: Any) -> Array32:
-    # A copy: some environments give the array they go on to change.
-    return np.array(observation, dtype=np.float32).ravel()
+def flatten_rows(space: spaces.Space[Any], given: Any) -> Array32:
+    """One observation of a Dict or Tuple as [d], or a batch of them as [n, d].
+
+    A batch has one more axis in every entry.
+
+    Raises:
+        UsageError: It is not of this space.
+    """
+    try:
+        part, leaf = space, given
+        while isinstance(part, spaces.Dict | spaces.Tuple):
+            key: Any = next(iter(part)) if isinstance(part, spaces.Dict) else 0
+            part, leaf = part[key], leaf[key]
+        if np.shape(leaf) == part.shape:
+            return np.asarray(spaces.flatten(space, given), np.float32)
+        batch = batch_space(space, len(leaf))
+        rows = [spaces.flatten(space, one) for one in iterate(batch, given)]
+        return np.asarray(rows, np.float32)
+    except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
+        raise UsageError(
+            f"The observation does not fit the space {space} "
+            f"({type(error).__name__}): give one of it, or a batch."
+        ) from None
 
 
 if TYPE_CHECKING:
