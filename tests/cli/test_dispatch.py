@@ -50,7 +50,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
 
     def add(work: Run) -> None:
         module = types.ModuleType("pombu.cli.greet")
-        module.Command = type("Command", (Command,), {"run": lambda self: work()})
+        module.Greet = type("Greet", (Command,), {"run": lambda self: work()})
         monkeypatch.setitem(sys.modules, "pombu.cli.greet", module)
         monkeypatch.setitem(cli.COMMANDS, "greet", "greet")
 
@@ -62,6 +62,13 @@ def raising(error: BaseException) -> Run:
         raise error
 
     return work
+
+
+def test_an_old_flag_is_accepted_with_a_warning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert not cli.read("report", ["run", "--no-film"]).video
+    assert "--no-film is now --no-video" in capsys.readouterr().err
 
 
 def test_help_names_every_command_in_under_a_second() -> None:

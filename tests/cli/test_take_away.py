@@ -94,10 +94,10 @@ def test_export_overwrites_nothing(run: Path, tmp_path: Path) -> None:
     assert file.read_text() == "mine"
 
 
-def test_a_film_has_a_frame_per_step(
+def test_a_video_has_a_frame_per_step(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "film.mp4"
+    file = tmp_path / "video.mp4"
     assert main(["video", str(run), "--out", str(file), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["frames"] == 31
@@ -105,8 +105,8 @@ def test_a_film_has_a_frame_per_step(
     assert file.with_suffix(".gif").read_bytes()[:3] == b"GIF"
 
 
-def test_a_film_is_an_mp4(run: Path, tmp_path: Path) -> None:
-    assert main(["video", str(run), "--out", str(tmp_path / "film.avi")]) == 2
+def test_a_video_is_an_mp4(run: Path, tmp_path: Path) -> None:
+    assert main(["video", str(run), "--out", str(tmp_path / "video.avi")]) == 2
 
 
 def test_plot_and_results_speak_of_the_run(

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from pombu import POMBU, UsageError
+from pombu.algorithms.registry import begin_from
 from pombu.cli import main
 from pombu.data import read_logged, write_logged
 from pombu.data.episodes import to_bytes
 from pombu.envs import Episode, collect, load
-from pombu.training.algorithm import begin_from
 from pombu.training.metrics import NonFiniteError
 from pombu.training.run import open_run
 
@@ -148,7 +148,7 @@ class Stubborn:
 
 
 class Diverging(Stubborn):
-    """One whose lesson ends in numbers that are none."""
+    """One whose update gives metrics that are not finite."""
 
     def init(self, seed: int) -> Any:
         return SimpleNamespace(iteration=0)
@@ -157,7 +157,7 @@ class Diverging(Stubborn):
         return SimpleNamespace(iteration=1), {"model_loss": float("nan")}
 
 
-def test_a_lesson_that_diverged_is_not_begun_from(episodes: list[Episode]) -> None:
+def test_an_update_that_diverged_is_refused(episodes: list[Episode]) -> None:
     with pytest.raises(NonFiniteError, match="model_loss"):
         begin_from(Diverging(), 0, episodes)
 

@@ -45,16 +45,10 @@ from pombu.algorithms.config import budget
 from pombu.algorithms.pombu.learner import Learner, State
 from pombu.data import read_logged
 from pombu.data.episodes import EPISODES, EpisodeStore
-from pombu.envs import (
-    HERE,
-    ActionBox,
-    EnvConfig,
-    Episode,
-    config_of,
-    flatten_rows,
-    load,
-    short_name,
-)
+from pombu.envs import ActionBox, EnvConfig, Episode, load, short_name
+from pombu.envs.task import config_of
+from pombu.envs.unnamed import HERE
+from pombu.envs.wrappers import flatten_rows
 from pombu.errors import StoppedError, UsageError
 from pombu.parallel import use_compilation_cache
 from pombu.rng import Keys, require_seed
@@ -66,7 +60,6 @@ from pombu.training.algorithm import (
     Planner,
     Policy,
     StageTimer,
-    begin_from,
 )
 from pombu.training.callbacks import Callback, CallbackLike, Progress, as_callbacks
 from pombu.training.display import display
@@ -131,7 +124,7 @@ class Agent:
             state, episodes = learner.init(seed), EpisodeStore()
         else:
             logged = read_logged(data, learner.task)
-            state, episodes = begin_from(learner, seed, logged)
+            state, episodes = registry.begin_from(learner, seed, logged)
         self._hold(learner, state, episodes, seed, preset, tensorboard_log)
 
     def _hold(

@@ -1,10 +1,9 @@
 """The `pombu` command: finds a subcommand, runs it, and reports errors in one line.
 
 Nothing heavy is imported until a subcommand needs it, so `pombu --help` stays quick. A
-subcommand `check-env` lives in `pombu.cli.check_env`, which holds a frozen dataclass
-`Command`: its fields are the flags, its docstring the help, and `run()` the work. A
-module whose flags depend on one another parses them itself, by
-`parse(arguments) -> Command`.
+subcommand `check-env` is the frozen dataclass `CheckEnv` of the module that `HOMES`
+names: its fields are the flags, its docstring the help, and `run()` the work. A command
+whose flags depend on one another has a function `parse_NAME(arguments)` there.
 """
 
 import importlib
@@ -12,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 from pombu._version import __version__
 from pombu.errors import PombuError, RunError, UsageError
@@ -21,7 +21,7 @@ COMMANDS = {
     "train": "train a policy and keep everything about it in a run folder",
     "resume": "go on with an interrupted run, bit for bit",
     "evaluate": "measure a trained policy on real episodes",
-    "video": "film a trained policy",
+    "video": "record a video of a trained policy",
     "plot": "draw learning curves",
     "diagnose": "compare a run's learned dynamics with the real one",
     "model-study": "compare models by their error on the episodes of stored runs",
@@ -36,6 +36,15 @@ COMMANDS = {
     "bench": "measure speed on this machine",
     "doctor": "show what is installed, and what is missing",
 }
+
+HOMES = {
+    **dict.fromkeys(("evaluate", "export", "video"), "policies"),
+    **dict.fromkeys(("plot", "report", "results"), "analyses"),
+    **dict.fromkeys(("diagnose", "model-study"), "analyses"),
+    **dict.fromkeys(("envs", "presets", "check-env"), "lists"),
+    "resume": "train",
+}
+"""The module of a command, where it is not called like the command."""
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141
@@ -85,13 +94,7 @@ def dispatch(arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise UsageError(unknown(name))
     use_compilation_cache()
-    module = importlib.import_module(f"pombu.cli.{name.replace('-', '_')}")
-    if hasattr(module, "parse"):
-        command = module.parse(rest)
-    else:
-        from pombu.cli.parsing import parse
-
-        command = parse(module.Command, name, rest)
+    command = read(name, rest)
     try:
         code: int = command.run()
     except SystemExit as stop:
@@ -101,6 +104,18 @@ def dispatch(arguments: list[str]) -> int:
             "environment's code may do: it has to raise an error instead."
         ) from stop
     return code
+
+
+def read(name: str, arguments: list[str]) -> Any:
+    """The command of this name, with its flags."""
+    from pombu.cli.parsing import parse
+
+    module = importlib.import_module(f"pombu.cli.{HOMES.get(name, name)}")
+    words = name.split("-")
+    own = getattr(module, f"parse_{'_'.join(words)}", None)
+    if own is not None:
+        return own(arguments)
+    return parse(getattr(module, "".join(map(str.capitalize, words))), name, arguments)
 
 
 def overview() -> str:

@@ -27,8 +27,11 @@ import numpy as np
 from safetensors import SafetensorError
 
 from pombu.data.episodes import EPISODES, from_bytes
-from pombu.envs import Episode, Task, stack_episode
+from pombu.envs import Episode, Task
+from pombu.envs.wrappers import stack_episode
 from pombu.errors import UsageError
+
+__all__ = ["read_logged", "write_logged"]
 
 NEEDED = ("observations", "actions", "rewards", "terminations", "truncations")
 READ = (*NEEDED, "next_observations")

@@ -212,7 +212,7 @@ class PlainReturnConfig:
     """PositiveShare, and units of rewards and advantages."""
 
     gamma: PositiveShare = 0.99
-    """PositiveShare factor (published code; the paper's text is undiscounted)."""
+    """Discount factor (published code; the paper's text is undiscounted)."""
     lam: Share = 1.0
     """lambda of the advantage estimate; 1 is the paper's return minus value."""
     bootstrap: bool = False

@@ -16,10 +16,10 @@ import numpy.typing as npt
 from gymnasium.utils import seeding
 from jaxtyping import Float
 
+from pombu.envs.catalogue import find_entry, in_one_line
 from pombu.envs.environment import Array32, Array64, TaskEnv, to_float32
-from pombu.envs.history import first_stack, next_stack
-from pombu.envs.lookup import find_entry, in_one_line
 from pombu.envs.task import Task
+from pombu.envs.wrappers import first_stack, next_stack
 from pombu.errors import RunError, UsageError
 
 Rows = npt.NDArray[np.intp]

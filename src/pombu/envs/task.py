@@ -10,7 +10,14 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from pombu.envs.catalogue import CATALOGUE, Entry
+from pombu.envs.catalogue import (
+    CATALOGUE,
+    Entry,
+    Env,
+    find_entry,
+    make_foreign,
+    resolve,
+)
 from pombu.envs.config import EnvConfig, require_y
 from pombu.envs.contract import (
     FUNCTIONS,
@@ -21,10 +28,13 @@ from pombu.envs.contract import (
     known_functions,
 )
 from pombu.envs.environment import ActionBox
-from pombu.envs.history import StackedContract, StackedObservation
-from pombu.envs.lookup import Env, find_entry, make_foreign, resolve
 from pombu.envs.unnamed import copies_of, remember
-from pombu.envs.wrappers import FlatObservation, NoisyObservation
+from pombu.envs.wrappers import (
+    FlatObservation,
+    NoisyObservation,
+    StackedContract,
+    StackedObservation,
+)
 from pombu.errors import UsageError
 
 HORIZON_WITHOUT_LIMIT = 1000

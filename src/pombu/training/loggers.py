@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pombu.envs import in_one_line
+from pombu.envs.catalogue import in_one_line
 from pombu.errors import RunError, UsageError
 from pombu.files import digest
 from pombu.training.callbacks import Callback, Progress
