@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from pombu.uncertainty.ensembles import estimate, gaussian_member
     from pombu.uncertainty.finite_ensembles import expected_z_squared, variance_factor
     from pombu.uncertainty.laplace import LastLayerLaplace, last_layer_laplace
+    from pombu.uncertainty.recalibration import Recalibration
 
 _HOME = {
     "Diagnosis": "diagnostics",
     "LastLayerLaplace": "laplace",
+    "Recalibration": "recalibration",
     "diagnose": "diagnostics",
     "estimate": "ensembles",
     "expected_z_squared": "finite_ensembles",
@@ -35,6 +37,7 @@ _HOME = {
 __all__ = [
     "Diagnosis",
     "LastLayerLaplace",
+    "Recalibration",
     "diagnose",
     "estimate",
     "expected_z_squared",
