@@ -6,16 +6,79 @@ members predict every real step once; `pombu.uncertainty.n_step` does the rest.
 
 from collections.abc import Sequence
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from pombu.dynamics.model import Dynamics, DynamicsRules, ends, predict_step
 from pombu.envs import Episode
+from pombu.errors import UsageError
 from pombu.nn import MLP, predict_value
 from pombu.parallel import jit
 from pombu.rollout.returns import scaled_reward
-from pombu.uncertainty.n_step import RealSteps
+from pombu.uncertainty.n_step import LEAST_EPISODES, RealSteps, fit
+
+
+class Calibrated(eqx.Module):
+    """How sigma of Q-values is corrected, as arrays for a checkpoint."""
+
+    rho: np.ndarray
+    """Correlation of the errors of neighbouring steps."""
+    scale: np.ndarray
+    """Factor of sigma, once errors depend so."""
+    coverage: np.ndarray
+    """Share of held-out errors in the corrected 90 % interval."""
+    spearman: np.ndarray
+    """Rank correlation of abs(error) and sigma; NaN where one of them is constant."""
+    episodes: np.ndarray
+    """Real episodes it was fitted to; 0 where it was not."""
+
+    def metrics(self) -> dict[str, float]:
+        """For `metrics.csv`; nothing where there is no correction."""
+        if not int(self.episodes):
+            return {}
+        found = {
+            "calibration_scale": float(self.scale),
+            "calibration_rho": float(self.rho),
+            "coverage_90": float(self.coverage),
+            "spearman": float(self.spearman),
+        }
+        return {name: number for name, number in found.items() if np.isfinite(number)}
+
+
+def not_calibrated() -> Calibrated:
+    """No correction yet."""
+    one, none = np.asarray(1.0), np.asarray(0.0)
+    return Calibrated(none, one, none, none, np.asarray(0))
+
+
+def calibration_of(
+    value: MLP,
+    dynamics: Dynamics,
+    rules: DynamicsRules,
+    episodes: Sequence[Episode],
+    horizon: int,
+) -> Calibrated:
+    """The correction that real episodes ask for; none where they cannot tell.
+
+    The arguments are those of `real_steps`.
+    """
+    if len(episodes) < LEAST_EPISODES:
+        return not_calibrated()
+    real = real_steps(value, dynamics, rules, episodes, horizon)
+    try:
+        found = fit(real, rules.returns.gamma)
+    except UsageError:
+        # A single member, or one that ran away: a run goes on without a correction.
+        return not_calibrated()
+    return Calibrated(
+        np.asarray(found.rho),
+        np.asarray(found.scale),
+        np.asarray(found.coverage),
+        np.asarray(found.spearman),
+        np.asarray(found.episodes),
+    )
 
 
 def real_steps(
