@@ -17,6 +17,7 @@ from typing import Any
 from pombu.algorithms import presets, registry
 from pombu.cli import COMMANDS, main
 from pombu.envs import EnvConfig
+from pombu.errors import range_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "pombu"
@@ -90,6 +91,7 @@ def configs() -> str:
     meanings = field_docs(EnvConfig)
     for field in dataclasses.fields(EnvConfig):
         kind = type_name(typing.get_type_hints(EnvConfig)[field.name])
+        kind += _accepted(EnvConfig, field.name)
         default = value_text(field.default)
         parts[0] += (
             f"\n| `{field.name}` | {kind} | {default} | {cell(meanings[field.name])} |"
@@ -99,11 +101,12 @@ def configs() -> str:
         columns = [presets.preset(name, one, TASK) for one in presets.names()]
         heads = " | ".join(f"`{one}`" for one in presets.names())
         table = [f"| flag | {heads} | meaning |", "|---" * (len(columns) + 2) + "|"]
-        for path, hint, meaning in fields_of(kind):
+        for path, hint, meaning, accepted in fields_of(kind):
             values = " | ".join(value_text(dig(one, path)) for one in columns)
             flag = ".".join(path).replace("_", "-")
             table.append(
-                f"| `--{flag}`<br>{type_name(hint)} | {values} | {cell(meaning)} |"
+                f"| `--{flag}`<br>{type_name(hint)}{accepted} | {values} | "
+                f"{cell(meaning)} |"
             )
         parts.append(
             f"## {name}\n\n{entry.summary[0].upper()}{entry.summary[1:]}: "
@@ -114,8 +117,8 @@ def configs() -> str:
 
 def fields_of(
     kind: type[Any], path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Any, str]]:
-    """Path, type and docstring of every field, those of parts included."""
+) -> Iterator[tuple[tuple[str, ...], Any, str, str]]:
+    """Path, type, docstring and range of every field, those of parts included."""
     hints = typing.get_type_hints(kind)
     meanings = field_docs(kind)
     for field in dataclasses.fields(kind):
@@ -125,7 +128,14 @@ def fields_of(
         if dataclasses.is_dataclass(hint):
             yield from fields_of(typing.cast(type[Any], hint), (*path, field.name))
         else:
-            yield (*path, field.name), hint, meanings[field.name]
+            accepted = _accepted(kind, field.name)
+            yield (*path, field.name), hint, meanings[field.name], accepted
+
+
+def _accepted(kind: type[Any], name: str) -> str:
+    """The range of a number, to be written after its type."""
+    allowed = range_of(kind, name)
+    return f" in {allowed.interval}" if allowed else ""
 
 
 def field_docs(kind: type[Any]) -> dict[str, str]:

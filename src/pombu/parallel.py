@@ -4,7 +4,8 @@ The hot loops split into pieces that do not talk to each other: the K members' f
 value and the policy update, halves of an imagined batch, the exploration policies. Each
 piece is compiled to run on one thread and the pieces run side by side, which costs no
 synchronisation inside a step. How the work is cut never depends on how many cores there
-are, so neither do the numbers.
+are. The last digits of a number still may: XLA divides some large operations by the
+threads it has. A run's checkpoints therefore name the number of cores.
 """
 
 import os

@@ -97,21 +97,13 @@ def test_spaces_that_are_not_finite_boxes(name: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"model__members": 0}, r"model.members \(K\) is 0; it must be at least 1"),
-        ({"alpha": -0.5}, "alpha is -0.5; it must be at least 0"),
-        ({"beta": -1.0}, "beta is -1.0; it must be at least 0"),
-        ({"minimum_kl": -1.0}, "minimum_kl is -1.0; it must be at least 0"),
+        ({"model__members": 0}, r"model.members is 0; it .* whole number in \[1, 1000"),
+        ({"alpha": -0.5}, r"alpha is -0.5; it must be a number in \[0, "),
         ({"alpha": float("nan")}, "alpha is nan"),
-        ({"returns__gamma": 0.0}, r"returns.gamma is 0.0; it must lie in \(0, 1\]"),
-        ({"returns__lam": 1.5}, r"returns.lam is 1.5; it must lie in \[0, 1\]"),
+        ({"returns__gamma": 0.0}, r"returns.gamma is 0.0; it .* in \(0, 1\]"),
         ({"model__validation_fraction": 1.0}, "validation_fraction is 1.0"),
         ({"imagination__trajectories": 5}, "shards = 2 does not divide"),
-        ({"trajectories": 0}, "trajectories is 0"),
-        ({"capacity": -1}, "capacity is -1; it must be at least 0"),
-        ({"model__batch_size": 0}, "model.batch_size is 0; it must be at least 1"),
-        ({"model__max_steps": 0}, "model.max_steps is 0; it must be at least 1"),
-        ({"policy__minibatch": 0}, "policy.minibatch is 0; it must be at least 1"),
-        ({"value__epochs": 0}, "value.epochs is 0; it must be at least 1"),
+        ({"model__max_steps": 0}, r"model.max_steps is 0; .* 1e9\], or None"),
     ],
 )
 def test_values_out_of_range(fields: dict[str, Any], message: str) -> None:

@@ -53,7 +53,7 @@ def test_backups_are_the_loops() -> None:
 
 def test_nothing_is_expected_after_a_members_end() -> None:
     value = init_value(jax.random.key(0), 2, (4,))
-    given = rules(lambda obs, action, next_obs: next_obs[..., 0] > 0.9)
-    found = real_steps(value, still(0.5), given, [episode(1, False)], 1)
+    ending = still(0.5, lambda obs, action, next_obs: next_obs[..., 0] > 0.9)
+    found = real_steps(value, ending, rules(), [episode(1, False)], 1)
     np.testing.assert_allclose(found.member_q[2, 0, 0], 1.0 / SCALE, rtol=1e-6)
     assert abs(found.member_q[1, 0, 0] - 0.5 / SCALE) > 1e-4

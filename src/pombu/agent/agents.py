@@ -246,7 +246,7 @@ class Agent:
                 run.path,
                 self.state,
                 self.episodes,
-                identity(self.learner),
+                identity(self.learner, run),
                 int(self.state.iteration),
             )
 
@@ -284,7 +284,9 @@ class Agent:
             )
         learner = algorithm_of(run, None if env is None else config_of(env).id)
         template = learner.init(run.spec.seed)
-        found = checkpoint.load_latest(run.path, template, identity(learner), _warn)
+        found = checkpoint.load_latest(
+            run.path, template, identity(learner, run), _warn
+        )
         if found is None:
             raise UsageError(f"{run.path} has no checkpoint: train or save first.")
         loaded, episodes = found

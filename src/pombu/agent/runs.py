@@ -8,6 +8,7 @@ from pombu.errors import RunError, UsageError
 from pombu.files import DamagedFileError
 from pombu.training import checkpoint, config_file
 from pombu.training.algorithm import Algorithm
+from pombu.training.checkpoint import Checkpoint
 from pombu.training.loop import identity
 from pombu.training.run import CONFIG, Run
 
@@ -48,7 +49,14 @@ def algorithm_of(run: Run, trusted_env: str | None = None) -> Algorithm[Any]:
 
 
 def load_state(run: Run, algorithm: Algorithm[Any], which: Which = "last") -> Any:
-    """The state in the last or the best checkpoint.
+    """The state in the last or the best checkpoint."""
+    return load_checkpoint(run, algorithm, which).state
+
+
+def load_checkpoint(
+    run: Run, algorithm: Algorithm[Any], which: Which = "last"
+) -> Checkpoint[Any]:
+    """The last or the best checkpoint.
 
     Raises:
         RunError: There is no checkpoint, or it is damaged.
@@ -63,7 +71,7 @@ def load_state(run: Run, algorithm: Algorithm[Any], which: Which = "last") -> An
         )
     template = algorithm.init(run.spec.seed)
     try:
-        return checkpoint.load(path, template, identity(algorithm)).state
+        return checkpoint.load(path, template, identity(algorithm, run))
     except DamagedFileError as error:
         others = [one.name for one in checkpoint.paths(run.path) if one != path]
         raise RunError(

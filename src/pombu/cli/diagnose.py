@@ -11,7 +11,6 @@ from pombu.agent.runs import algorithm_of
 from pombu.errors import UsageError
 from pombu.training import checkpoint
 from pombu.training.loop import identity
-from pombu.training.metrics import read_rows
 from pombu.training.run import open_run
 
 FOLDER = "diagnosis"
@@ -61,7 +60,7 @@ class Command:
         run = open_run(self.folder)
         learner = algorithm_of(run, self.env)
         found = checkpoint.load_latest(
-            run.path, learner.init(run.spec.seed), identity(learner), _complain
+            run.path, learner.init(run.spec.seed), identity(learner, run), _complain
         )
         if found is None:
             raise UsageError(
@@ -73,7 +72,7 @@ class Command:
         measured = measure(
             learner, loaded.state, list(episodes), self.episodes, self.seed
         )
-        rows = read_rows(run.metrics)[1] if run.metrics.exists() else []
+        rows = run.rows()
         verdict = judge(measured, rows)
         # 3. Write figures and numbers.
         out = self.out or run.path / FOLDER

@@ -8,7 +8,7 @@ import tyro
 
 from pombu._version import __version__
 from pombu.agent.export import export_policy
-from pombu.agent.runs import Which, algorithm_of, load_state
+from pombu.agent.runs import Which, algorithm_of, load_checkpoint
 from pombu.errors import UsageError
 from pombu.training.run import open_run
 
@@ -42,12 +42,15 @@ class Command:
             raise UsageError(f"{self.file} exists already: choose another name.")
         run = open_run(self.folder)
         algorithm = algorithm_of(run, self.env)
-        state = load_state(run, algorithm, self.checkpoint)
+        found = load_checkpoint(run, algorithm, self.checkpoint)
+        state = found.state
         about = {
             "algorithm": run.spec.algorithm,
             "environment": algorithm.task.config.id,
             "seed": run.spec.seed,
             "real_steps": int(state.real_steps),
+            "iteration": found.manifest.iteration,
+            "checkpoint_sha256": found.manifest.state_sha256,
             "pombu": __version__,
         }
         export_policy(self.file, algorithm.task, state, about)

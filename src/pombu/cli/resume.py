@@ -1,6 +1,8 @@
 """`pombu resume`: go on with an interrupted run, bit for bit."""
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import tyro
@@ -9,8 +11,25 @@ from pombu.agent.runs import algorithm_of
 from pombu.algorithms.config import budget
 from pombu.cli.train import announce, callbacks_of, print_result
 from pombu.errors import UsageError
+from pombu.parallel import usable_cores
+from pombu.studies.worker import claimed_cores
+from pombu.training import checkpoint
 from pombu.training.loop import learn
-from pombu.training.run import open_run
+from pombu.training.run import Run, open_run
+
+
+@contextlib.contextmanager
+def cores_as_before(run: Run) -> Iterator[None]:
+    """Keep to as many cores as the run had; the last digits may depend on them.
+
+    Where there are fewer now, the loop says so.
+    """
+    saved = checkpoint.newest(run.path)
+    if saved is None or saved.cores is None or saved.cores >= usable_cores():
+        yield
+        return
+    with claimed_cores(saved.cores):
+        yield
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +61,12 @@ class Command:
     def run(self) -> int:
         """Train to the end or until stopped."""
         run = open_run(self.folder)
+        # JAX counts its threads by the cores of the process, once, so none may be used
+        # before this process has as many as the run had.
+        with cores_as_before(run):
+            return self._resume(run)
+
+    def _resume(self, run: Run) -> int:
         console = announce(f"Preparing to resume {run.path}.", self.json)
         algorithm = algorithm_of(run, self.env)
         if self.total_steps is not None:

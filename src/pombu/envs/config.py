@@ -2,10 +2,10 @@
 
 import math
 from dataclasses import dataclass
-from typing import get_args
+from typing import Annotated, get_args
 
 from pombu.envs.noise import Noise, NoiseKind
-from pombu.errors import UsageError
+from pombu.errors import Amount, Finite, Range, Steps, UsageError, require_ranges
 
 
 @dataclass(frozen=True)
@@ -16,14 +16,14 @@ class EnvConfig:
     """A task of pombu (`HalfCheetah` is short for `pombu/HalfCheetah-v0`), any
     Gymnasium id, or `module:factory` where `factory()` returns an environment."""
 
-    horizon: int | None = None
+    horizon: Steps | None = None
     """Steps after which an episode is cut off; None keeps the environment's limit."""
 
-    observation_noise: float = 0.0
+    observation_noise: Amount = 0.0
     """Size of the noise added to observations; rewards still come from the clean
     state."""
 
-    alive_bonus: float | None = None
+    alive_bonus: Finite | None = None
     """Constant added to each step's reward of a pombu task; None is the paper's formula
     (0). The published Ant and Walker2d numbers were made with 1."""
 
@@ -37,21 +37,12 @@ class EnvConfig:
     `observation_noise`, and an episode's first observation is clean (published code).
     """
 
-    history: int = 1
+    history: Annotated[int, Range("[1, 1000]")] = 1
     """Observations that model and policy see: the present one and those before it,
     newest first. An episode begins with its first one repeated."""
 
     def __post_init__(self) -> None:
-        if self.horizon is not None and self.horizon < 1:
-            raise UsageError(
-                f"horizon is {self.horizon}, but an episode needs at least one step: "
-                "give a horizon of 1 or more."
-            )
-        if self.history < 1:
-            raise UsageError(
-                f"history is {self.history}, but a state has at least one observation: "
-                "give 1 for the present one alone."
-            )
+        require_ranges(self)
         require_noise(self.observation_noise, self.noise_kind)
         require_bonus(self.alive_bonus)
 

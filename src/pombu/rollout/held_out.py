@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pombu.dynamics.model import Dynamics, DynamicsRules, ends, predict_step
+from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode
 from pombu.errors import UsageError
 from pombu.nn import MLP, predict_value
 from pombu.parallel import jit
+from pombu.rollout.imagine import ImaginationRules
 from pombu.rollout.returns import scaled_reward
 from pombu.uncertainty.n_step import LEAST_EPISODES, RealSteps, fit
 
@@ -56,7 +57,7 @@ def not_calibrated() -> Calibrated:
 def calibration_of(
     value: MLP,
     dynamics: Dynamics,
-    rules: DynamicsRules,
+    rules: ImaginationRules,
     episodes: Sequence[Episode],
     horizon: int,
 ) -> Calibrated:
@@ -84,7 +85,7 @@ def calibration_of(
 def real_steps(
     value: MLP,
     dynamics: Dynamics,
-    rules: DynamicsRules,
+    rules: ImaginationRules,
     episodes: Sequence[Episode],
     horizon: int,
 ) -> RealSteps:
@@ -95,7 +96,7 @@ def real_steps(
     Args:
         value: V_phi.
         dynamics: the learned dynamics.
-        rules: its contract and units.
+        rules: units of rewards, and gamma.
         episodes: real ones, at least one.
         horizon: their steps, at most; shorter ones are padded, so that shapes stay the
             same however episodes end.
@@ -130,14 +131,13 @@ def real_steps(
 def _backups(
     value: MLP,
     dynamics: Dynamics,
-    rules: DynamicsRules,
+    rules: ImaginationRules,
     states: Float[Array, "n o"],
     actions: Float[Array, "n a"],
     following: Float[Array, "n o"],
 ) -> tuple[Float[Array, "K n"], Float[Array, " n"]]:
     """Each member's ``r + gamma V(s')``, and V of the states that really followed."""
-    predicted, raw = predict_step(dynamics, rules, states, actions)
-    ended = ends(dynamics, rules, states, actions, predicted)
+    predicted, raw, ended = dynamics.step(states, actions)
 
     def values_of(x: Float[Array, "*b o"]) -> Float[Array, "*b"]:
         return predict_value(value, dynamics.observation.normalise(x))

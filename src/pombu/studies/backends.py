@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from pombu.errors import UsageError
+from pombu.files import require_no_links
 from pombu.parallel import usable_cores
 from pombu.studies.worker import FAILURE, INTERRUPTED, LOG, THREADS, note_failure
 
@@ -69,6 +70,7 @@ class LocalBackend:
         command = [sys.executable, "-m", "pombu.studies.worker", str(path)]
         command += [str(self._cores), *([trusted] if trusted else [])]
         threads = {name: str(self._cores) for name in THREADS}
+        require_no_links(path)
         with (path / LOG).open("ab") as log:
             self._running[path] = subprocess.Popen(
                 command,

@@ -16,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pombu.analysis.curves import STUDY_FILES
 from pombu.errors import PombuError, RunError, UsageError
+from pombu.files import not_through_links
 from pombu.studies.backends import Backend
 from pombu.studies.jobs import Planned
 from pombu.studies.progress import RunProgress, examine
@@ -235,7 +236,7 @@ def _locked(folder: Path) -> Iterator[None]:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("a")
+        file = open(folder / LOCK, "a", opener=not_through_links)  # noqa: SIM115
     except OSError as error:
         raise RunError(
             f"could not write into {folder} ({error.strerror}): choose another --out."

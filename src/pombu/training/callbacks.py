@@ -6,6 +6,7 @@ class Shout(Callback):
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -108,6 +109,8 @@ class StopAtReturn(Callback):
 
     def __init__(self, target: float, metric: str = "return_real") -> None:
         """Stop when `metric` is at least `target`."""
+        if not math.isfinite(target):
+            raise UsageError(f"the target return is {target}: it must be finite.")
         self.target = target
         self.metric = metric
 
@@ -124,8 +127,10 @@ class StopAfter(Callback):
 
     def __init__(self, seconds: float) -> None:
         """Stop `seconds` after the start; a resumed run starts counting anew."""
-        if seconds <= 0:
-            raise UsageError(f"the limit is {seconds} seconds: it must be above 0.")
+        if not 0 < seconds < math.inf:
+            raise UsageError(
+                f"the limit is {seconds} seconds: it must be above 0 and finite."
+            )
         self.seconds = seconds
         self._end = float("inf")
 
