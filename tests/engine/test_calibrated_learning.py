@@ -1,13 +1,17 @@
 """Evaluations that correct the uncertainty: nothing that is learned changes."""
 
-from pathlib import Path
+import csv
 
 import equinox as eqx
+import numpy as np
+import pytest
 from tiny import CONFIG, change, run, same
 
 from pombu import POMBU
 from pombu.algorithms.pombu.learner import Learner
+from pombu.cli import main
 from pombu.envs import load
+from pombu.errors import UsageError
 from pombu.rng import Keys
 from pombu.rollout.held_out import real_steps
 from pombu.uncertainty.n_step import fit
@@ -58,9 +62,55 @@ def test_a_single_member_cannot_be_calibrated():
     assert not ADDED & set(rows[-1])
 
 
-def test_the_correction_is_part_of_a_checkpoint(tmp_path: Path):
-    agent = POMBU(config=CALIBRATED, seed=0).learn(total_timesteps=18)
-    agent.save(tmp_path / "run")
-    again = POMBU.load(tmp_path / "run")
+@pytest.fixture(scope="module")
+def agent():
+    return POMBU(config=CALIBRATED, seed=0).learn(total_timesteps=18)
+
+
+@pytest.fixture(scope="module")
+def folder(agent, tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "run"
+    agent.save(path)
+    return path
+
+
+STATES, ACTIONS = np.array([[0.5, -0.5], [1.0, 2.0]]), np.zeros((2, 2))
+
+
+def test_the_correction_is_part_of_a_checkpoint(agent, folder):
+    again = POMBU.load(folder)
     assert int(again.state.calibration.episodes) == 6
     assert same(again.state.calibration, agent.state.calibration)
+
+
+def test_intervals_lie_around_q_and_grow_with_the_level(agent):
+    q = agent.q_value(STATES, ACTIONS)
+    low, high = agent.q_interval(STATES, ACTIONS)
+    assert q.shape == low.shape == high.shape == (2,)
+    np.testing.assert_allclose((low + high) / 2, q, rtol=1e-5)
+    assert np.all(low < high)
+    wider = agent.q_interval(STATES, ACTIONS, level=0.99)
+    assert np.all(wider[0] < low)
+    assert np.all(wider[1] > high)
+    one = agent.q_interval(STATES[0], ACTIONS[0])
+    assert one[0].shape == (1,)
+    for level in (0.0, 1.0, 90):
+        with pytest.raises(UsageError, match="level is"):
+            agent.q_interval(STATES, ACTIONS, level=level)
+
+
+def test_intervals_need_a_held_out_episode(agent):
+    with pytest.raises(UsageError, match="never saw a held-out episode"):
+        POMBU(config=CALIBRATED).q_interval(STATES, ACTIONS)
+    with pytest.raises(UsageError, match=r"calibration\.use"):
+        POMBU(config=PLAIN).q_interval(STATES, ACTIONS)
+
+
+def test_evaluate_writes_intervals_and_returns(folder, capsys):
+    assert main(["evaluate", str(folder), "--episodes", "3", "--intervals"]) == 0
+    assert "of 3 returns lie in their 90 % interval" in capsys.readouterr().out
+    with (folder / "intervals.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["start", "q", "low", "high", "return"]
+    assert len(rows) == 3
+    assert all(float(r["low"]) < float(r["q"]) < float(r["high"]) for r in rows)

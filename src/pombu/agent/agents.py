@@ -34,7 +34,8 @@ from pombu.data.episodes import EPISODES, EpisodeStore
 from pombu.envs import EnvConfig, Episode, config_of, load
 from pombu.errors import StoppedError, UsageError
 from pombu.rng import Keys, require_seed
-from pombu.rollout.q_value import q_uncertainty
+from pombu.rollout.q_interval import interval, require_calibrated
+from pombu.rollout.q_value import QEstimate, q_estimate, q_uncertainty
 from pombu.training import checkpoint, config_file
 from pombu.training.algorithm import (
     Algorithm,
@@ -358,6 +359,54 @@ class _WithEnsemble(Agent):
             action: in the environment's own units; clipped to its bounds.
             rollouts: imagined trajectories per pair whose variances are averaged.
         """
+        pairs = self._pairs(observation, action, rollouts)
+        key = jax.random.key(self.seed)
+        return np.asarray(q_uncertainty(*pairs, rollouts, key))
+
+    def q_value(self, observation: Any, action: Any, rollouts: int = 20) -> np.ndarray:
+        """Q(s, a) under the current policy: the mean of imagined returns.
+
+        A return is discounted as in training and ends with the episode; it is in units
+        of the task's reward. There is one number per pair, NaN where every imagined
+        trajectory ran away.
+
+        Args:
+            observation: one observation or a batch.
+            action: in the environment's own units; clipped to its bounds.
+            rollouts: imagined trajectories per pair whose returns are averaged.
+        """
+        return np.asarray(self._estimate(observation, action, rollouts).q)
+
+    def q_interval(
+        self, observation: Any, action: Any, level: float = 0.9, rollouts: int = 20
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends of intervals around Q(s, a), corrected by real episodes.
+
+        The correction was fitted in the last evaluation (`calibration.use`). Where
+        every imagined trajectory ran away the interval is infinite.
+
+        Args:
+            observation: one observation or a batch.
+            action: in the environment's own units; clipped to its bounds.
+            level: share of true Q-values to hold, in (0, 1).
+            rollouts: imagined trajectories per pair.
+
+        Raises:
+            UsageError: The agent never saw a held-out episode, its members agree
+                entirely, or the level is no share.
+        """
+        require_calibrated(self.state.calibration)
+        found = self._estimate(observation, action, rollouts)
+        return interval(found, self.state.calibration, rollouts, level)
+
+    def _estimate(self, observation: Any, action: Any, rollouts: int) -> QEstimate:
+        pairs = self._pairs(observation, action, rollouts)
+        calibrated = self.state.calibration
+        rho = jnp.float32(0.0 if calibrated is None else calibrated.rho)
+        return q_estimate(*pairs, rollouts, jax.random.key(self.seed), rho)
+
+    def _pairs(self, observation: Any, action: Any, rollouts: int) -> tuple[Any, ...]:
+        """What Q-values are imagined with, and the pairs of state and action."""
         task = self.learner.task
         states = as_rows("observation", observation, task.observation_dim)
         actions = as_rows("action", action, task.action_dim)
@@ -372,17 +421,14 @@ class _WithEnsemble(Agent):
                 "The agent imagines in the simulator, so it has no learned ensemble to "
                 "be uncertain: train it with model.kind = ensemble."
             )
-        uncertainty = q_uncertainty(
+        return (
             self.state.policy,
             self.state.value,
             self.learner.dynamics(self.state),
             replace(self.learner.rules, horizon=task.horizon),
             jnp.asarray(states),
             jnp.asarray(task.action_box.clip(actions)),
-            rollouts,
-            jax.random.key(self.seed),
         )
-        return np.asarray(uncertainty)
 
 
 def agent_class(algorithm: str) -> type[Agent]:

@@ -3,12 +3,16 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import tyro
 
 from pombu.agent.runs import Which, algorithm_of, load_state
+from pombu.analysis.intervals import Intervals, measure_intervals
 from pombu.training.evaluation import evaluate
 from pombu.training.run import open_run
+
+INTERVALS = "intervals.csv"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +22,7 @@ class Command:
     Examples:
       pombu evaluate runs/cheetah --episodes 20
       pombu evaluate runs/cheetah --checkpoint best --stochastic --json
+      pombu evaluate runs/cheetah --intervals
     """
 
     folder: tyro.conf.Positional[Path]
@@ -34,6 +39,9 @@ class Command:
     """Repeat the environment's name where it is `module:factory`, to allow its code."""
     json: bool = False
     """Print one JSON object instead of a sentence."""
+    intervals: bool = False
+    """Also run the sampled policy, predict each return from its start with a 90 %
+    interval, and write both to intervals.csv in the folder."""
 
     def run(self) -> int:
         """Run the episodes and print their returns."""
@@ -47,9 +55,11 @@ class Command:
             self.seed,
             deterministic=not self.stochastic,
         )
+        found = self._intervals(run.path, algorithm, state) if self.intervals else None
         if self.json:
             where = {"folder": str(run.path), "iteration": int(state.iteration)}
-            print(json.dumps({**where, **result.to_json()}))
+            more = {} if found is None else {"coverage_90": found.coverage}
+            print(json.dumps({**where, **result.to_json(), **more}))
             return 0
         kind = "sampled" if self.stochastic else "mean"
         print(
@@ -57,4 +67,14 @@ class Command:
             f"episodes of {algorithm.task.config.id} with {kind} actions "
             f"(iteration {int(state.iteration)}, {int(state.real_steps):,} real steps)"
         )
+        if found is not None:
+            print(
+                f"{found.coverage:.0%} of {self.episodes} returns lie in their 90 % "
+                f"interval ({run.path / INTERVALS})"
+            )
         return 0
+
+    def _intervals(self, folder: Path, algorithm: Any, state: Any) -> Intervals:
+        found = measure_intervals(algorithm, state, self.episodes, self.seed)
+        found.write(folder / INTERVALS)
+        return found
