@@ -26,11 +26,10 @@ def width(observation, action):
     return float(high[0] - low[0])
 
 
-# What is usual at the start of an episode; twice that is too much.
+# Twice what is usual at the start of an episode is too much.
 starts = [env.reset(seed=seed)[0] for seed in range(10)]
 limit = 2 * np.median([width(s, agent.predict(s)[0]) for s in starts])
-observation, _ = env.reset(seed=100)
-handed_over, steps, over = 0, 0, False
+observation, handed_over, steps, over = env.reset(seed=100)[0], 0, 0, False
 while not over:
     action, _ = agent.predict(observation, deterministic=True)
     if width(observation, action) > limit:
