@@ -405,7 +405,9 @@ class _WithEnsemble(Agent):
         rho = jnp.float32(0.0 if calibrated is None else calibrated.rho)
         return q_estimate(*pairs, rollouts, jax.random.key(self.seed), rho)
 
-    def _pairs(self, observation: Any, action: Any, rollouts: int) -> tuple[Any, ...]:
+    def _pairs(
+        self, observation: Any, action: Any, rollouts: int
+    ) -> tuple[Any, Any, Any, Any, Any, Any]:
         """What Q-values are imagined with, and the pairs of state and action."""
         task = self.learner.task
         states = as_rows("observation", observation, task.observation_dim)

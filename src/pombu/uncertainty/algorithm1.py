@@ -238,8 +238,8 @@ def q_uncertainty(
         hasattr(x, "new_tensor") for x in (member_rewards, member_next_values)
     )
     kind = _tensor(member_rewards) if in_torch else _array
-    rewards = kind("member_rewards", member_rewards)
-    next_values = kind("member_next_values", member_next_values)
+    rewards: Any = kind("member_rewards", member_rewards)
+    next_values: Any = kind("member_next_values", member_next_values)
     if rewards.shape != next_values.shape:
         raise UsageError(
             f"member_rewards has shape {tuple(rewards.shape)} but member_next_values "

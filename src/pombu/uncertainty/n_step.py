@@ -31,8 +31,11 @@ STEPS = (1, 5, 20, 80)
 """n, the lengths of the returns that are compared."""
 OVERLAP = 5
 """Windows of n steps begin n / OVERLAP steps apart: nearer ones tell little more."""
-RHOS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 0.95)
-RHOS += (0.97, 0.98, 0.99, 1.0)
+RHOS: tuple[float, ...] = (
+    *(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85),
+    *(0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 1.0),
+)
+"""Correlations that are tried; they lie closer where the sum depends on them more."""
 LEAST_EPISODES = LEAST_GROUPS["scale"]
 """Real episodes that a fit needs."""
 LEVEL = 0.9
@@ -256,7 +259,7 @@ def _sound(
     error: Float64[ndarray, " w"], variance: Float64[ndarray, " w"]
 ) -> Bool[ndarray, " w"]:
     """Windows that have a z."""
-    return np.isfinite(error) & np.isfinite(variance) & (variance > 0)
+    return np.asarray(np.isfinite(error) & np.isfinite(variance) & (variance > 0))
 
 
 def _correlated(
