@@ -9,6 +9,7 @@ from tiny import CONFIG, change, run, same
 
 from pombu import POMBU
 from pombu.algorithms.pombu.learner import Learner
+from pombu.analysis.report.measure import calibrate
 from pombu.cli import main
 from pombu.envs import load
 from pombu.errors import UsageError
@@ -114,3 +115,14 @@ def test_evaluate_writes_intervals_and_returns(folder, capsys):
     assert list(rows[0]) == ["start", "q", "low", "high", "return"]
     assert len(rows) == 3
     assert all(float(r["low"]) < float(r["q"]) < float(r["high"]) for r in rows)
+
+
+def test_a_report_shows_the_corrected_uncertainty(agent):
+    """The scale stretches sigma, and nothing else: the errors are the same."""
+    calibration = agent.state.calibration
+    twice = eqx.tree_at(
+        lambda s: s.calibration.scale, agent.state, 2 * calibration.scale
+    )
+    once, stretched = (calibrate(agent.learner, s) for s in (agent.state, twice))
+    np.testing.assert_array_equal(once.error, stretched.error)
+    np.testing.assert_allclose(stretched.uncertainty, 2 * once.uncertainty)
