@@ -1,4 +1,4 @@
-"""Where members disagree too much: against a loop, and in worlds known by hand."""
+"""Where members disagree too much: against a loop, and in models known by hand."""
 
 from dataclasses import replace
 from typing import Any

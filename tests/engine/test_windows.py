@@ -28,7 +28,8 @@ from pombu.dynamics.ensemble import (
 )
 from pombu.dynamics.fit import fit_dynamics
 from pombu.dynamics.windows import Unroll
-from pombu.envs import Episode, load, stack_episode
+from pombu.envs import Episode, load
+from pombu.envs.wrappers import stack_episode
 from pombu.errors import UsageError
 from pombu.parallel import Workers
 

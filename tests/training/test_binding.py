@@ -215,7 +215,7 @@ def test_cores_are_part_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_resume_keeps_to_as_many_cores_as_before(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pombu.cli import resume
+    from pombu.cli import train
 
     claimed: list[int] = []
 
@@ -225,10 +225,10 @@ def test_resume_keeps_to_as_many_cores_as_before(
 
     run, saved = runs.open_run(folder), checkpoint.newest(folder)
     assert saved is not None
-    monkeypatch.setattr(resume, "claimed_cores", claim)
+    monkeypatch.setattr(train, "claimed_cores", claim)
     for now in (saved.cores or 1) + 1, saved.cores:
-        monkeypatch.setattr(resume, "usable_cores", lambda now=now: now)
-        with resume.cores_as_before(run):
+        monkeypatch.setattr(train, "usable_cores", lambda now=now: now)
+        with train.cores_as_before(run):
             pass
     assert claimed == [saved.cores]
 

@@ -30,9 +30,8 @@ def export_policy(path: Path, task: Task, state: Any, about: dict[str, Any]) -> 
     experience = getattr(state, "experience", None)
     if not isinstance(policy, GaussianPolicy) or not isinstance(experience, Experience):
         raise UsageError(
-            f"A {about.get('algorithm')} policy cannot be exported: only algorithms "
-            "that learn a Gaussian policy network can (pombu, meppo, metrpo, slbo and "
-            "mbmpo)."
+            f"A {about.get('algorithm')} policy cannot be exported: only those of "
+            "algorithms that learn a Gaussian policy network can, such as pombu."
         )
     arrays = {
         "observation_mean": experience.observation.mean,

@@ -24,6 +24,9 @@ def checksum(arrays: Mapping[str, np.ndarray]) -> str:
     return total.hexdigest()
 
 
+__all__ = ["load_policy"]
+
+
 def load_policy(path: str) -> Callable[[Any], np.ndarray]:
     """Read an exported policy; it maps one observation or a batch to mean actions.
 

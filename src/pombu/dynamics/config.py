@@ -187,7 +187,8 @@ class ImaginationConfig:
     """Independent parts into which an imagined batch is cut, so that as many cores can
     work on it; part of the random stream, hence of the result."""
     runaway: Positive = 1e5
-    """A trajectory whose state leaves plus or minus this is masked and counted."""
+    """A trajectory is masked and counted when a number of its state lies further than
+    this many standard deviations from the mean of the real observations."""
     steps: Steps | None = None
     """Steps per virtual trajectory, at most; None takes the task's horizon (paper)."""
     real_starts: Share = 0.0
@@ -211,7 +212,7 @@ class PlainReturnConfig:
     """PositiveShare, and units of rewards and advantages."""
 
     gamma: PositiveShare = 0.99
-    """PositiveShare factor (published code; the paper's text is undiscounted)."""
+    """Discount factor (published code; the paper's text is undiscounted)."""
     lam: Share = 1.0
     """lambda of the advantage estimate; 1 is the paper's return minus value."""
     bootstrap: bool = False

@@ -38,8 +38,7 @@ def interval(
             or the level is no share.
     """
     require_level(level)
-    require_calibrated(calibrated)
-    assert calibrated is not None
+    calibrated = require_calibrated(calibrated)
     q, sigma, noise = (np.asarray(x, np.float64) for x in found)
     if (sigma <= 0).any():
         raise UsageError(
@@ -58,8 +57,8 @@ def interval(
     return np.asarray(centre - half), np.asarray(centre + half)
 
 
-def require_calibrated(calibrated: Calibrated | None) -> None:
-    """Refuse an agent whose uncertainty no real episode has corrected."""
+def require_calibrated(calibrated: Calibrated | None) -> Calibrated:
+    """The correction; an agent that no real episode has corrected is refused."""
     if calibrated is None:
         raise UsageError(
             "The agent was trained without calibration, so its intervals would not "
@@ -71,3 +70,4 @@ def require_calibrated(calibrated: Calibrated | None) -> None:
             "compared with, so its intervals would not hold: let it learn one "
             "iteration with evaluation_episodes of 5 or more."
         )
+    return calibrated

@@ -157,7 +157,7 @@ def _appraise(
     values = predict_value(value, dynamics.observation.normalise(following))
     returns = rewards.mean(0)
     variance = local_uncertainty(rewards, jnp.where(ended, 0.0, values), gamma)
-    bounded = jnp.all(jnp.abs(following) <= rules.runaway, (0, -1))
+    bounded = jnp.all(dynamics.plausible(following, rules.runaway), 0)
     sound = bounded & jnp.isfinite(returns) & jnp.isfinite(variance)
     if rules.horizon == 1:
         return _Appraised(returns, variance, sound)

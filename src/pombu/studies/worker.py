@@ -73,7 +73,7 @@ def failure_sentence(error: BaseException) -> str:
 
 
 def note_failure(folder: Path, sentence: str) -> None:
-    """Leave the reason in the run folder, if the disk has room for it."""
+    """Leave the reason in the run folder, if the disk is not full."""
     with (
         contextlib.suppress(OSError),
         open(folder / FAILURE, "w", opener=not_through_links) as file,

@@ -59,7 +59,8 @@ class MBMPOConfig(Growing):
         )
     )
     """Virtual trajectories of each task, as many before as after adaptation; tasks, not
-    shards of them, run side by side. The bound is where the published code clips."""
+    shards of them, run side by side. The published code clips states at 1000, in their
+    own units."""
     policy: TRPOPolicyConfig = field(default_factory=TRPOPolicyConfig)
     """The policy."""
     trust_region: TrustRegionConfig = field(

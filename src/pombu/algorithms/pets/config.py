@@ -91,7 +91,8 @@ class PETSConfig(Growing):
     gamma: PositiveShare = 1.0
     """PositiveShare of imagined rewards; 1 is the paper's sum."""
     runaway: Positive = 1e5
-    """A sequence that leads a state beyond plus or minus this ranks last."""
+    """A sequence ranks last when it leads a number of the state further than this many
+    standard deviations from the mean of the real observations."""
     model: GaussianModelConfig = field(default_factory=GaussianModelConfig)
     """The learned dynamics and its fit."""
     planner: PlannerConfig = field(default_factory=PlannerConfig)

@@ -56,7 +56,7 @@ class PPOConfig:
     clip: Positive = 0.1
     """epsilon of the clipped ratio."""
     gamma: PositiveShare = 0.99
-    """PositiveShare factor."""
+    """Discount factor."""
     lam: Share = 0.95
     """lambda of the advantage estimate."""
     entropy_weight: Amount = 0.0

@@ -50,9 +50,9 @@ class SACConfig:
     batch_size: Batch = 256
     """Samples per gradient step."""
     capacity: Annotated[int, Range("[1, 1e8]")] = 1_000_000
-    """Transitions in the replay buffer; the oldest make room for new ones."""
+    """Transitions in the replay buffer; new ones replace the oldest."""
     gamma: PositiveShare = 0.99
-    """PositiveShare factor."""
+    """Discount factor."""
     tau: PositiveShare = 0.005
     """Share by which target critics follow the critics after each gradient step."""
     temperature: Amount | None = None

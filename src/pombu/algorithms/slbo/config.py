@@ -74,8 +74,8 @@ class SLBOConfig(Growing):
     imagination: ImaginationConfig = field(
         default_factory=lambda: ImaginationConfig(trajectories=20, runaway=1e3)
     )
-    """Virtual trajectories. The bound is about the 100 standard deviations at which the
-    published code clips states."""
+    """Virtual trajectories. The bound is looser than the 100 standard deviations at
+    which the published code clips states."""
     policy: TRPOPolicyConfig = field(default_factory=TRPOPolicyConfig)
     """The policy."""
     trust_region: TrustRegionConfig = field(

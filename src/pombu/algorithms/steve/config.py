@@ -97,7 +97,7 @@ class STEVEConfig:
     capacity: Annotated[int, Range("[1, 1e8]")] = 1_000_000
     """Most recent real transitions that are learned from."""
     gamma: PositiveShare = 0.99
-    """PositiveShare factor."""
+    """Discount factor."""
     target_period: Count = 500
     """Gradient steps after which the critics and models that give targets are replaced
     by the present ones."""

@@ -76,7 +76,7 @@ class RunMeasures:
 
 
 def measure(
-    run: Run, name: str, film: bool, calibration: bool, env: str | None, say: Say
+    run: Run, name: str, video: bool, calibration: bool, env: str | None, say: Say
 ) -> RunMeasures:
     """Load a run's last checkpoint and measure what is asked for.
 
@@ -97,15 +97,15 @@ def measure(
         algorithm = algorithm_of(run, env)
         return algorithm, load_state(run, algorithm)
 
-    calibrated = filmed = None
-    loaded = attempt("film and no calibration", load)
+    calibrated = recorded = None
+    loaded = attempt("video and no calibration", load)
     if loaded is not None and calibration:
         say(f"comparing the uncertainty of {name} with real returns")
         calibrated = attempt("calibration", lambda: calibrate(*loaded))
-    if loaded is not None and film:
-        say(f"filming {name}")
-        filmed = attempt("film", lambda: preview(*loaded))
-    return RunMeasures(calibrated, filmed, tuple(missing))
+    if loaded is not None and video:
+        say(f"recording {name}")
+        recorded = attempt("video", lambda: preview(*loaded))
+    return RunMeasures(calibrated, recorded, tuple(missing))
 
 
 def calibrate(algorithm: Algorithm[Any], state: Any, seed: int = 0) -> Calibrated:
@@ -196,9 +196,9 @@ def _discounted(rewards: np.ndarray, rules: ImaginationRules) -> float:
 
 
 def preview(algorithm: Algorithm[Any], state: Any, seed: int = 0) -> Preview:
-    """Film one episode of the deterministic policy."""
+    """Record one episode of the deterministic policy."""
     pictures, total, rate = frames(algorithm.task, algorithm.policy(state), seed)
     with tempfile.TemporaryDirectory() as folder:
-        picture = write_video(Path(folder) / "film.mp4", pictures, rate)
+        picture = write_video(Path(folder) / "video.mp4", pictures, rate)
         text = base64.b64encode(picture.read_bytes()).decode()
     return Preview(f"data:image/gif;base64,{text}", total, len(pictures) - 1)
