@@ -77,6 +77,14 @@ def test_constant_entries_are_told() -> None:
     assert "entries 1 never changed" in text
 
 
+def test_the_coverage_of_corrected_intervals_is_told() -> None:
+    fitted = {"calibration_scale": 2.0, "calibration_rho": 0.5, "coverage_90": 0.87}
+    text = " ".join(judge(SOUND, [*MOVING, {**MOVING[-1], **fitted}]).sentences)
+    assert "sigma times 2" in text
+    assert "87% of held-out n-step errors" in text
+    assert "sigma times" not in " ".join(judge(SOUND, MOVING).sentences)
+
+
 def test_numbers() -> None:
     assert disagreement_over_error(SOUND) == pytest.approx(1 / 1.2)
     assert rank_correlation(SPREAD, SPREAD**3) == pytest.approx(1.0)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
 import gymnasium
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
@@ -27,7 +28,7 @@ from pombu.agent.ask_tell import Proposal
 from pombu.agent.inputs import MOST_STEPS, array_like, as_numpy, whole
 from pombu.agent.options import with_options
 from pombu.agent.runs import Which, algorithm_of, load_run
-from pombu.agent.world_model import ModelAccess, q_uncertainties
+from pombu.agent.world_model import ModelAccess, padded, q_uncertainties
 from pombu.algorithms import presets, registry
 from pombu.algorithms.config import budget
 from pombu.algorithms.pombu.learner import Learner, State
@@ -39,6 +40,8 @@ from pombu.envs.unnamed import HERE
 from pombu.errors import StoppedError, UsageError
 from pombu.parallel import use_compilation_cache
 from pombu.rng import Keys, require_seed
+from pombu.rollout.q_interval import interval, require_calibrated
+from pombu.rollout.q_value import QEstimate, q_estimate
 from pombu.training import checkpoint as checkpoints
 from pombu.training import config_file
 from pombu.training.algorithm import (
@@ -410,6 +413,43 @@ class _WithEnsemble(Agent):
         """
         given = self._for_q(as_numpy(observation), as_numpy(action), rollouts)
         return array_like(observation, q_uncertainties(*given))
+
+    def q_interval(
+        self, observation: Any, action: Any, level: float = 0.9, rollouts: int = 20
+    ) -> tuple[Any, Any]:
+        """Lower and upper ends of intervals around Q(s, a), corrected by real episodes.
+
+        They are arrays as those of `q_uncertainty`, in units of the task's reward. The
+        correction was fitted in the last evaluation (`calibration.use`). Where every
+        imagined trajectory ran away the interval is infinite.
+
+        Args:
+            observation: one observation or a batch.
+            action: in the environment's own units; clipped to its bounds.
+            level: share of true Q-values to hold, in (0, 1).
+            rollouts: imagined trajectories per pair.
+
+        Raises:
+            UsageError: The agent never saw a held-out episode, its members agree
+                entirely, or the level is no share.
+        """
+        calibrated = require_calibrated(self.state.calibration)
+        given = self._for_q(as_numpy(observation), as_numpy(action), rollouts)
+        policy, value, dynamics, rules, states, actions, number, key = given
+        found = q_estimate(
+            policy,
+            value,
+            dynamics,
+            rules,
+            jnp.asarray(padded(states)),
+            jnp.asarray(padded(actions)),
+            number,
+            key,
+            jnp.float32(calibrated.rho),
+        )
+        only = QEstimate(*(x[: len(states)] for x in found))
+        low, high = interval(only, calibrated, number, level)
+        return array_like(observation, low), array_like(observation, high)
 
 
 def agent_class(algorithm: str) -> type[Agent]:

@@ -232,6 +232,7 @@ def find_limit(measured: Measurements, rows: Sequence[Row]) -> Verdict:
             f"{rank_correlation(measured.disagreement, measured.one_step_error):.2f} "
             "(1: they always disagree most where they err most)."
         )
+    notes += _calibration(rows)
     # 3. Does the run still see anything new?
     found += _exploration(measured, rows)
     if measured.constant:
@@ -298,6 +299,18 @@ def _uncertainty(ratio: float, rows: Sequence[Row]) -> list[tuple[str, str]]:
         )
         return [("uncertainty too high", sentence)]
     return []
+
+
+def _calibration(rows: Sequence[Row]) -> list[str]:
+    """What the run's last evaluation found of its intervals, if it looked."""
+    last = rows[-1] if rows else {}
+    if "coverage_90" not in last:
+        return []
+    return [
+        f"Corrected by real returns (sigma times {last['calibration_scale']:.2g}, "
+        f"errors of neighbouring steps correlated {last['calibration_rho']:.2g}), "
+        f"{last['coverage_90']:.0%} of held-out n-step errors lie in the 90 % interval."
+    ]
 
 
 def _exploration(measured: Measurements, rows: Sequence[Row]) -> list[tuple[str, str]]:

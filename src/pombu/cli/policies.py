@@ -10,9 +10,12 @@ from pombu._version import __version__
 from pombu.agent.export import export_policy
 from pombu.agent.runs import Which, algorithm_of, load_checkpoint, load_state
 from pombu.agent.video import frames, write_video
+from pombu.analysis.intervals import measure_intervals
 from pombu.errors import UsageError
 from pombu.training.evaluation import evaluate
 from pombu.training.run import open_run
+
+INTERVALS = "intervals.csv"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +25,7 @@ class Evaluate:
     Examples:
       pombu evaluate runs/cheetah --episodes 20
       pombu evaluate runs/cheetah --checkpoint best --stochastic --json
+      pombu evaluate runs/cheetah --intervals
     """
 
     folder: tyro.conf.Positional[Path]
@@ -38,6 +42,9 @@ class Evaluate:
     """Repeat the environment's name where it is `module:factory`, to allow its code."""
     json: bool = False
     """Print one JSON object instead of a sentence."""
+    intervals: bool = False
+    """Also run the sampled policy, predict each return from its start with a 90 %
+    interval, and write both to intervals.csv in the folder."""
 
     def run(self) -> int:
         """Run the episodes and print their returns."""
@@ -51,9 +58,14 @@ class Evaluate:
             self.seed,
             deterministic=not self.stochastic,
         )
+        found = None
+        if self.intervals:
+            found = measure_intervals(algorithm, state, self.episodes, self.seed)
+            found.write(run.path / INTERVALS)
         if self.json:
             where = {"folder": str(run.path), "iteration": int(state.iteration)}
-            print(json.dumps({**where, **result.to_json()}))
+            more = {} if found is None else {"coverage_90": found.coverage}
+            print(json.dumps({**where, **result.to_json(), **more}))
             return 0
         kind = "sampled" if self.stochastic else "mean"
         print(
@@ -61,6 +73,11 @@ class Evaluate:
             f"episodes of {algorithm.task.config.id} with {kind} actions "
             f"(iteration {int(state.iteration)}, {int(state.real_steps):,} real steps)"
         )
+        if found is not None:
+            print(
+                f"{found.coverage:.0%} of {self.episodes} returns lie in their 90 % "
+                f"interval ({run.path / INTERVALS})"
+            )
         return 0
 
 

@@ -25,6 +25,16 @@ ALPHA_FLOOR = 0.01
 
 
 @dataclass(frozen=True)
+class CalibrationConfig:
+    """How the uncertainty of Q-values is corrected by real returns."""
+
+    use: bool = False
+    """Whether every evaluation of five or more episodes also fits the scale of the
+    uncertainty, and how errors of different steps depend, to n-step returns of its real
+    episodes. It costs no real steps and changes nothing in learning."""
+
+
+@dataclass(frozen=True)
 class POMBUConfig(Growing):
     """Policy Optimization with Model-Based Uncertainty (Algorithm 2)."""
 
@@ -65,6 +75,8 @@ class POMBUConfig(Growing):
     """Units of rewards, advantages and uncertainty."""
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
     """Exploration policies."""
+    calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
+    """Correction of the uncertainty by real returns."""
 
     def __post_init__(self) -> None:
         require_ranges(self)

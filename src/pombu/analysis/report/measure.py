@@ -26,7 +26,7 @@ from pombu.envs import collect
 from pombu.errors import UsageError
 from pombu.rng import Keys
 from pombu.rollout.imagine import ImaginationRules
-from pombu.rollout.q_value import q_returns, q_uncertainty
+from pombu.rollout.q_value import q_estimate, q_returns, q_uncertainty
 from pombu.training.algorithm import Algorithm
 from pombu.training.run import Run
 
@@ -45,7 +45,7 @@ class Calibrated:
     error: Float64[ndarray, " n"]
     """Mean real return minus the model's Q."""
     uncertainty: Float64[ndarray, " n"]
-    """sqrt(U)."""
+    """sqrt(U); where the run corrected it by real returns, that instead."""
     noise: float
     """Standard deviation of the error by sampling alone."""
 
@@ -131,9 +131,13 @@ def calibrate(algorithm: Algorithm[Any], state: Any, seed: int = 0) -> Calibrate
         jnp.repeat(actions, IMAGINED, 0),
         keys.jax("imagined"),
     )
-    uncertainty = q_uncertainty(
-        *task, observations, actions, IMAGINED, keys.jax("uncertainty")
-    )
+    pairs = (*task, observations, actions, IMAGINED, keys.jax("uncertainty"))
+    corrected = state.calibration
+    if corrected is not None and int(corrected.episodes):
+        found = q_estimate(*pairs, jnp.float32(corrected.rho))
+        uncertainty = float(corrected.scale) * found.sigma
+    else:
+        uncertainty = q_uncertainty(*pairs)
     model = np.where(np.asarray(sound), np.asarray(imagined, float), np.nan)
     return _compare(
         real, model.reshape(STARTS, IMAGINED), np.asarray(uncertainty, float)
