@@ -610,10 +610,18 @@ class _WithEnsemble(Agent):
         """
         calibrated = require_calibrated(self.state.calibration)
         given = self._for_q(_numpy(observation), _numpy(action), rollouts)
-        *fixed, states, actions, number, key = given
-        boxed = (jnp.asarray(padded(rows)) for rows in (states, actions))
-        rho = jnp.float32(calibrated.rho)
-        found = q_estimate(*fixed, *boxed, number, key, rho)
+        policy, value, dynamics, rules, states, actions, number, key = given
+        found = q_estimate(
+            policy,
+            value,
+            dynamics,
+            rules,
+            jnp.asarray(padded(states)),
+            jnp.asarray(padded(actions)),
+            number,
+            key,
+            jnp.float32(calibrated.rho),
+        )
         only = QEstimate(*(x[: len(states)] for x in found))
         low, high = interval(only, calibrated, number, level)
         return _like(observation, low), _like(observation, high)
