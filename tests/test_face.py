@@ -11,7 +11,7 @@ import pytest
 
 import pombu
 from pombu import METRPO, POMBU, UsageError
-from pombu.agent.agents import as_rows, whole
+from pombu.agent.inputs import as_rows, whole
 from pombu.agent.world_model import padded
 from pombu.data import Normaliser
 from pombu.errors import RunError

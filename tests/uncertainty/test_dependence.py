@@ -10,7 +10,7 @@ from pombu.errors import UsageError
 from pombu.uncertainty import estimate, q_uncertainty
 from pombu.uncertainty.algorithm1 import propagate, propagate_correlated
 from pombu.uncertainty.tabular import Posterior, chain, pombu_bound
-from pombu.uncertainty.tabular.values import mean_values
+from pombu.uncertainty.tabular.posteriors import mean_values
 
 torch = pytest.importorskip("torch")
 CASES = [0, 0.3, 0.95, 1.0, "full"]

@@ -13,43 +13,30 @@ the folder of any `pombu train`.
 
 import signal
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
 import gymnasium
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from pombu.agent import ask_tell
 from pombu.agent.ask_tell import Proposal
+from pombu.agent.inputs import MOST_STEPS, array_like, as_numpy, whole
 from pombu.agent.options import with_options
 from pombu.agent.runs import Which, algorithm_of, load_run
-from pombu.agent.world_model import (
-    Prediction,
-    Trajectories,
-    imagine,
-    model_of,
-    padded,
-    predict_next,
-    q_uncertainties,
-    q_values,
-    rules_for,
-    value_network,
-    values,
-)
+from pombu.agent.world_model import ModelAccess, padded, q_uncertainties
 from pombu.algorithms import presets, registry
 from pombu.algorithms.config import budget
 from pombu.algorithms.pombu.learner import Learner, State
 from pombu.data import read_logged
 from pombu.data.episodes import EPISODES, EpisodeStore
-from pombu.envs import ActionBox, EnvConfig, Episode, load, short_name
+from pombu.envs import EnvConfig, Episode, load, short_name
 from pombu.envs.task import config_of
 from pombu.envs.unnamed import HERE
-from pombu.envs.wrappers import flatten_rows
 from pombu.errors import StoppedError, UsageError
 from pombu.parallel import use_compilation_cache
 from pombu.rng import Keys, require_seed
@@ -60,7 +47,6 @@ from pombu.training import config_file
 from pombu.training.algorithm import (
     Algorithm,
     Explores,
-    Planner,
     Policy,
     StageTimer,
 )
@@ -72,12 +58,10 @@ from pombu.training.loop import identity, learn
 from pombu.training.metrics import require_finite
 from pombu.training.run import CONFIG, Run, RunSpec, create, open_run
 
-MOST_STEPS = 10**12
-
 A = TypeVar("A", bound="Agent")
 
 
-class Agent:
+class Agent(ModelAccess):
     """What all agents share; use one of the classes named after an algorithm."""
 
     algorithm: ClassVar[str]
@@ -150,11 +134,6 @@ class Agent:
         self._explored: Any = None
         self._acting: tuple[Any, Policy] | None = None
         self._tensorboard_log = tensorboard_log
-
-    @property
-    def config(self) -> Any:
-        """The resolved config."""
-        return self.learner.config
 
     @property
     def real_steps(self) -> int:
@@ -286,14 +265,6 @@ class Agent:
         drawn = np.asarray(self._policy()(rows, deterministic, key))
         return box.to_env(box.to_box(drawn))
 
-    def _rows(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Observations as rows, and whether there is only one, without a batch."""
-        task = self.learner.task
-        if task.layout is not None and isinstance(observation, Mapping | tuple):
-            observation = flatten_rows(task.layout, observation)
-        shapes = [(task.observation_dim,), task.observation_shape]
-        return as_rows("observation", observation, shapes)
-
     def evaluate(
         self, episodes: int = FINAL_EPISODES, seed: int = 0, deterministic: bool = True
     ) -> Evaluation:
@@ -304,100 +275,6 @@ class Agent:
         """
         policy = self._policy()
         return evaluate(self.learner.task, policy, episodes, seed, deterministic)
-
-    def predict_next(self, observation: Any, action: Any) -> Prediction:
-        """What every member of the learned model expects of one step.
-
-        Args:
-            observation: one observation or a batch.
-            action: as many, in the environment's own units; clipped to its bounds.
-        """
-        dynamics = model_of(self.learner, self.state)
-        return predict_next(dynamics, *self._pairs(observation, action))
-
-    def imagine(
-        self, observation: Any, steps: int | None = None, deterministic: bool = False
-    ) -> Trajectories:
-        """Trajectories of the policy in the learned model, one per member and row.
-
-        Args:
-            observation: one observation or a batch, where they begin.
-            steps: how many; None takes the task's horizon.
-            deterministic: whether the policy acts without its noise.
-        """
-        horizon = self.learner.task.horizon
-        steps = whole("steps", horizon if steps is None else steps, 1, MOST_STEPS)
-        dynamics = model_of(self.learner, self.state)
-        keys, box = Keys(self.seed, int(self.state.iteration)), self._box
-        policy = self._policy()
-
-        def act(rows: np.ndarray, step: int) -> np.ndarray:
-            drawn = policy(rows, deterministic, keys.jax("imagine", step))
-            return np.asarray(box.to_box(np.asarray(drawn)))
-
-        return imagine(dynamics, act, self._rows(observation)[0], steps)
-
-    def value(self, observation: Any) -> np.ndarray:
-        """V of the policy, one number per observation, in units of reward.
-
-        It is discounted, as the config's `returns.gamma` says.
-        """
-        value = value_network(self.learner, self.state)
-        dynamics = model_of(self.learner, self.state)
-        scaled = self.config.returns.scale_rewards
-        return values(value, dynamics, self._rows(observation)[0], scaled)
-
-    def q_value(self, observation: Any, action: Any, rollouts: int = 20) -> np.ndarray:
-        """Q(s, a) of the policy, as imagined: one number per pair, in units of reward.
-
-        It is discounted, as the config's `returns.gamma` says.
-
-        Args:
-            observation: one observation or a batch.
-            action: as many, in the environment's own units; clipped to its bounds.
-            rollouts: imagined trajectories per pair whose returns are averaged.
-        """
-        given = self._for_q(observation, action, rollouts)
-        return q_values(*given)
-
-    def _pairs(self, observation: Any, action: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Observations and as many actions as rows."""
-        states, _ = self._rows(observation)
-        box = self._box
-        actions, _ = as_rows("action", action, [(box.dim,), box.shape])
-        if len(states) != len(actions):
-            raise UsageError(
-                f"There are {len(states)} observations and {len(actions)} actions: "
-                "give one action per observation."
-            )
-        return states, box.clip(actions)
-
-    def _for_q(self, observation: Any, action: Any, rollouts: int) -> tuple[Any, ...]:
-        """What estimates of Q take."""
-        dynamics = model_of(self.learner, self.state)
-        value = value_network(self.learner, self.state)
-        states, actions = self._pairs(observation, action)
-        return (
-            self.state.policy,
-            value,
-            dynamics,
-            rules_for(self.learner, self.learner.task.horizon),
-            states,
-            actions,
-            whole("rollouts", rollouts, 1, 100_000),
-            jax.random.key(self.seed),
-        )
-
-    @property
-    def _box(self) -> ActionBox:
-        return self.learner.task.action_box
-
-    def _policy(self) -> Policy:
-        """The policy, made once for as long as the state is the same."""
-        if self._acting is None or self._acting[0] is not self.state:
-            self._acting = self.state, self.learner.policy(self.state)
-        policy = self._acting[1]
-        return policy.begin() if isinstance(policy, Planner) else policy
 
     def save(self, path: str | Path) -> Path:
         """Write everything to a folder; one that holds a save of it gets one more.
@@ -504,58 +381,6 @@ class _KeepState(Callback):
         self._agent.history.append(dict(progress.metrics))
 
 
-def as_rows(
-    name: str, given: Any, shapes: Sequence[tuple[int, ...] | None]
-) -> tuple[np.ndarray, bool]:
-    """One array or a batch of them as rows [n, dim], and whether it was only one.
-
-    Args:
-        name: what it is called in an error.
-        given: anything that NumPy makes an array of numbers of.
-        shapes: that a single one may have, the flat one first.
-
-    Raises:
-        UsageError: It has another shape, or is not made of finite numbers.
-    """
-    accepted = [shape for shape in shapes if shape is not None]
-    dim = accepted[0][0]
-    try:
-        rows = np.asarray(given, np.float32)
-    except (TypeError, ValueError):
-        raise UsageError(
-            f"The {name} is {given!r:.80}: give an array of {dim} numbers, or a batch "
-            f"[n, {dim}]."
-        ) from None
-    single = rows.shape in accepted or (dim == 1 and rows.shape == ())
-    if rows.size == 0 or not (single or rows.shape[1:] in accepted):
-        raise UsageError(
-            f"The {name} has shape {rows.shape}; give one of shape "
-            f"{' or '.join(map(str, dict.fromkeys(accepted)))}, or a batch of them."
-        )
-    if not np.isfinite(rows).all():
-        raise UsageError(
-            f"The {name} has entries that are not finite: give finite ones."
-        )
-    return rows.reshape(-1, dim), single
-
-
-def whole(name: str, given: Any, least: int, most: int) -> int:
-    """A whole number within bounds; 1e4 is one as well.
-
-    Raises:
-        UsageError: It is none.
-    """
-    try:
-        number = int(given)
-        if number == given and least <= number <= most and given is not True:
-            return number
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise UsageError(
-        f"{name} is {given!r}; it must be a whole number from {least} to {most}."
-    )
-
-
 def _stopped(number: int) -> BaseException:
     """What to raise once a signal was heeded and nothing is left to lose."""
     kept = "Stopped; the agent keeps every finished iteration."
@@ -586,8 +411,8 @@ class _WithEnsemble(Agent):
             action: in the environment's own units; clipped to its bounds.
             rollouts: imagined trajectories per pair whose variances are averaged.
         """
-        given = self._for_q(_numpy(observation), _numpy(action), rollouts)
-        return _like(observation, q_uncertainties(*given))
+        given = self._for_q(as_numpy(observation), as_numpy(action), rollouts)
+        return array_like(observation, q_uncertainties(*given))
 
     def q_interval(
         self, observation: Any, action: Any, level: float = 0.9, rollouts: int = 20
@@ -609,7 +434,7 @@ class _WithEnsemble(Agent):
                 entirely, or the level is no share.
         """
         calibrated = require_calibrated(self.state.calibration)
-        given = self._for_q(_numpy(observation), _numpy(action), rollouts)
+        given = self._for_q(as_numpy(observation), as_numpy(action), rollouts)
         policy, value, dynamics, rules, states, actions, number, key = given
         found = q_estimate(
             policy,
@@ -624,21 +449,7 @@ class _WithEnsemble(Agent):
         )
         only = QEstimate(*(x[: len(states)] for x in found))
         low, high = interval(only, calibrated, number, level)
-        return _like(observation, low), _like(observation, high)
-
-
-def _numpy(given: Any) -> Any:
-    """A tensor of PyTorch, wherever it lies, as an array; anything else as it is."""
-    return given.detach().cpu().numpy() if hasattr(given, "detach") else given
-
-
-def _like(given: Any, found: np.ndarray) -> Any:
-    """An array of the library that the given one is of."""
-    if isinstance(given, jax.Array):
-        return jnp.asarray(found)
-    if hasattr(given, "new_tensor"):
-        return given.new_tensor(found)
-    return found
+        return array_like(observation, low), array_like(observation, high)
 
 
 def agent_class(algorithm: str) -> type[Agent]:

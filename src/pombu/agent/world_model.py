@@ -4,6 +4,7 @@ All take and give numbers in the environment's own units, for one row or a batch
 batch is padded to a power of two, so that few sizes are ever compiled.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,14 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from pombu.agent.inputs import MOST_STEPS, as_rows, whole
 from pombu.algorithms.base import ModelLearner
 from pombu.dynamics.model import Dynamics, Step
+from pombu.envs import ActionBox
+from pombu.envs.wrappers import flatten_rows
 from pombu.errors import UsageError
 from pombu.nn import MLP, predict_value
 from pombu.parallel import jit
+from pombu.rng import Keys
 from pombu.rollout.imagine import ImaginationRules
 from pombu.rollout.q_value import q_returns, q_uncertainty
-from pombu.training.algorithm import Algorithm
+from pombu.training.algorithm import Algorithm, Planner, Policy
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ def value_network(learner: Algorithm[Any], state: Any) -> MLP:
     return value
 
 
-def predict_next(
+def predict_all(
     dynamics: Dynamics,
     observations: Float[np.ndarray, "n o"],
     actions: Float[np.ndarray, "n a"],
@@ -115,7 +120,7 @@ def _move(dynamics: Dynamics, states: Array, actions: Array) -> Step:
     return dynamics.move(states, actions)
 
 
-def imagine(
+def roll_out(
     dynamics: Dynamics,
     act: Any,
     observations: Float[np.ndarray, "n o"],
@@ -204,3 +209,119 @@ def padded(rows: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "m d"]:
     number = 1 << (len(rows) - 1).bit_length()
     missing = np.repeat(rows[-1:], number - len(rows), 0)
     return np.concatenate([rows, missing])
+
+
+class ModelAccess:
+    """Questions to an agent about its learned model and its value function."""
+
+    learner: Algorithm[Any]
+    state: Any
+    seed: int
+    _acting: tuple[Any, Policy] | None
+
+    @property
+    def config(self) -> Any:
+        """The resolved config."""
+        return self.learner.config
+
+    def predict_next(self, observation: Any, action: Any) -> Prediction:
+        """What every member of the learned model expects of one step.
+
+        Args:
+            observation: one observation or a batch.
+            action: as many, in the environment's own units; clipped to its bounds.
+        """
+        dynamics = model_of(self.learner, self.state)
+        return predict_all(dynamics, *self._pairs(observation, action))
+
+    def imagine(
+        self, observation: Any, steps: int | None = None, deterministic: bool = False
+    ) -> Trajectories:
+        """Trajectories of the policy in the learned model, one per member and row.
+
+        Args:
+            observation: one observation or a batch, where they begin.
+            steps: how many; None takes the task's horizon.
+            deterministic: whether the policy acts without its noise.
+        """
+        horizon = self.learner.task.horizon
+        steps = whole("steps", horizon if steps is None else steps, 1, MOST_STEPS)
+        dynamics = model_of(self.learner, self.state)
+        keys, box = Keys(self.seed, int(self.state.iteration)), self._box
+        policy = self._policy()
+
+        def act(rows: np.ndarray, step: int) -> np.ndarray:
+            drawn = policy(rows, deterministic, keys.jax("imagine", step))
+            return np.asarray(box.to_box(np.asarray(drawn)))
+
+        return roll_out(dynamics, act, self._rows(observation)[0], steps)
+
+    def value(self, observation: Any) -> np.ndarray:
+        """V of the policy, one number per observation, in units of reward.
+
+        It is discounted, as the config's `returns.gamma` says.
+        """
+        value = value_network(self.learner, self.state)
+        dynamics = model_of(self.learner, self.state)
+        scaled = self.config.returns.scale_rewards
+        return values(value, dynamics, self._rows(observation)[0], scaled)
+
+    def q_value(self, observation: Any, action: Any, rollouts: int = 20) -> np.ndarray:
+        """Q(s, a) of the policy, as imagined: one number per pair, in units of reward.
+
+        It is discounted, as the config's `returns.gamma` says.
+
+        Args:
+            observation: one observation or a batch.
+            action: as many, in the environment's own units; clipped to its bounds.
+            rollouts: imagined trajectories per pair whose returns are averaged.
+        """
+        given = self._for_q(observation, action, rollouts)
+        return q_values(*given)
+
+    def _pairs(self, observation: Any, action: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Observations and as many actions as rows."""
+        states, _ = self._rows(observation)
+        box = self._box
+        actions, _ = as_rows("action", action, [(box.dim,), box.shape])
+        if len(states) != len(actions):
+            raise UsageError(
+                f"There are {len(states)} observations and {len(actions)} actions: "
+                "give one action per observation."
+            )
+        return states, box.clip(actions)
+
+    def _for_q(self, observation: Any, action: Any, rollouts: int) -> tuple[Any, ...]:
+        """What estimates of Q take."""
+        dynamics = model_of(self.learner, self.state)
+        value = value_network(self.learner, self.state)
+        states, actions = self._pairs(observation, action)
+        return (
+            self.state.policy,
+            value,
+            dynamics,
+            rules_for(self.learner, self.learner.task.horizon),
+            states,
+            actions,
+            whole("rollouts", rollouts, 1, 100_000),
+            jax.random.key(self.seed),
+        )
+
+    @property
+    def _box(self) -> ActionBox:
+        return self.learner.task.action_box
+
+    def _rows(self, observation: Any) -> tuple[np.ndarray, bool]:
+        """Observations as rows, and whether there is only one, without a batch."""
+        task = self.learner.task
+        if task.layout is not None and isinstance(observation, Mapping | tuple):
+            observation = flatten_rows(task.layout, observation)
+        shapes = [(task.observation_dim,), task.observation_shape]
+        return as_rows("observation", observation, shapes)
+
+    def _policy(self) -> Policy:
+        """The policy, made once for as long as the state is the same."""
+        if self._acting is None or self._acting[0] is not self.state:
+            self._acting = self.state, self.learner.policy(self.state)
+        policy = self._acting[1]
+        return policy.begin() if isinstance(policy, Planner) else policy
