@@ -110,8 +110,10 @@ class Learner(TaskLearner[DHMBPOConfig]):
             ),
             critics=critics,
             targets=critics,
-            log_temperature=jnp.asarray(math.log(config.actor_critic.temperature)),
-            bounds=jnp.array([-1.0, 1.0]),
+            log_temperature=jnp.asarray(
+                math.log(config.actor_critic.temperature), jnp.float32
+            ),
+            bounds=jnp.array([-1.0, 1.0], jnp.float32),
             members=init_members(
                 keys.jax("members"),
                 config.model,
