@@ -121,6 +121,7 @@ def kl(
 
 
 _LEAST_STD = 1e-5
+_LARGEST_ACTION = 1.0 - 1e-6
 
 
 class SquashedPolicy(eqx.Module):
@@ -139,6 +140,39 @@ class SquashedPolicy(eqx.Module):
         mean, free = jnp.split(self.network(observation), 2, -1)
         return mean, jax.nn.softplus(free) + _LEAST_STD
 
+    def mode(self, observation: Float[Array, "*b o"]) -> Float[Array, "*b a"]:
+        """The action without noise: tanh of the mean."""
+        return jnp.tanh(self.parameters(observation)[0])
+
+    def sample(
+        self, observation: Float[Array, "*b o"], key: PRNGKeyArray
+    ) -> tuple[Float[Array, "*b a"], Float[Array, "*b"]]:
+        """Draw an action and return it with its log-probability."""
+        mean, std = self.parameters(observation)
+        noise = jax.random.normal(key, mean.shape, mean.dtype)
+        free = mean + std * noise
+        return jnp.tanh(free), _squashed_log_prob(free, noise, std)
+
+    def log_prob(
+        self, observation: Float[Array, "*b o"], action: Float[Array, "*b a"]
+    ) -> Float[Array, "*b"]:
+        """log pi(a|s); an action at the bounds counts as one just within them."""
+        mean, std = self.parameters(observation)
+        free = jnp.arctanh(jnp.clip(action, -_LARGEST_ACTION, _LARGEST_ACTION))
+        return _squashed_log_prob(free, (free - mean) / std, std)
+
+
+def _squashed_log_prob(
+    free: Float[Array, "*b a"], noise: Float[Array, "*b a"], std: Float[Array, "*b a"]
+) -> Float[Array, "*b"]:
+    """Of tanh(free), which is noise standard deviations from the mean.
+
+    log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)) stays exact where tanh is 1.
+    """
+    density = -0.5 * (noise**2 + _LOG_2PI) - jnp.log(std)
+    squashing = 2.0 * (math.log(2.0) - free - jax.nn.softplus(-2.0 * free))
+    return jnp.sum(density - squashing, -1)
+
 
 def init_squashed(
     key: PRNGKeyArray, observation_dim: int, action_dim: int, hidden: Sequence[int]
@@ -147,28 +181,6 @@ def init_squashed(
     sizes = (observation_dim, *hidden, 2 * action_dim)
     net = init_mlp(key, sizes, orthogonal, math.sqrt(2.0), 0.01)
     return SquashedPolicy(MLP(net.weights, net.biases, "silu"))
-
-
-def sample_squashed(
-    policy: SquashedPolicy, observation: Float[Array, "*b o"], key: PRNGKeyArray
-) -> tuple[Float[Array, "*b a"], Float[Array, "*b"]]:
-    """Draw an action and return it with its log-probability.
-
-    log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)) stays exact where tanh is 1.
-    """
-    mean, std = policy.parameters(observation)
-    noise = jax.random.normal(key, mean.shape, mean.dtype)
-    free = mean + std * noise
-    density = -0.5 * (noise**2 + _LOG_2PI) - jnp.log(std)
-    squashing = 2.0 * (math.log(2.0) - free - jax.nn.softplus(-2.0 * free))
-    return jnp.tanh(free), jnp.sum(density - squashing, -1)
-
-
-def mean_squashed(
-    policy: SquashedPolicy, observation: Float[Array, "*b o"]
-) -> Float[Array, "*b a"]:
-    """The action without noise: tanh of the mean."""
-    return jnp.tanh(policy.parameters(observation)[0])
 
 
 _RIDGE = 1e-5

@@ -11,7 +11,6 @@ along the training rollout, is what the actor avoids and collection seeks.
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import equinox as eqx
 import jax
@@ -28,6 +27,7 @@ from pombu.algorithms.base import (
     keys_of,
 )
 from pombu.algorithms.dhmbpo.config import DHMBPOConfig
+from pombu.algorithms.dhmbpo.evaluation import explore, q_bias
 from pombu.algorithms.dhmbpo.model import (
     MemberDynamics,
     NoiseMembers,
@@ -53,7 +53,7 @@ from pombu.dynamics.termination import (
     init_termination,
 )
 from pombu.envs import Episode, Task, collect_rounds, without_termination
-from pombu.nn import SquashedPolicy, init_squashed, mean_squashed, sample_squashed
+from pombu.nn import SquashedPolicy, init_squashed
 from pombu.parallel import jit
 from pombu.rng import Keys
 from pombu.rollout.real import Act, act_randomly, evaluate, round_keys
@@ -136,6 +136,32 @@ class Learner(TaskLearner[DHMBPOConfig]):
 
         return act_with
 
+    def explorer(self, state: State) -> Policy:
+        """The actor with a bonus for uncertainty, to collect with."""
+        networks, world = self.networks(state), self.world(state)
+
+        def act_with(
+            observations: np.ndarray, deterministic: bool, key: PRNGKeyArray
+        ) -> np.ndarray:
+            chosen = explore(networks, world, observations, key, self.config)
+            return np.asarray(chosen)
+
+        return act_with
+
+    def networks(self, state: State) -> Networks:
+        """What updates change."""
+        return Networks(
+            state.policy,
+            state.critics,
+            state.targets,
+            state.log_temperature,
+            state.bounds,
+        )
+
+    def world(self, state: State) -> Imagination:
+        """Where rollouts happen."""
+        return Imagination(self.dynamics(state), self.task.action_box)
+
     def normaliser(self, state: State) -> Normaliser:
         """The units in which networks see states."""
         return Normaliser.of(state.experience.observation)
@@ -168,6 +194,8 @@ class Learner(TaskLearner[DHMBPOConfig]):
         config, task = self.config, self.task
         random = int(state.real_steps) < config.learning_starts
         policy = self.policy(state)
+        if config.bonus and int(state.updates):
+            policy = self.explorer(state)
 
         def round_of(index: int) -> tuple[Act, list[int]]:
             part, seeds = round_keys(index, config.trajectories, keys)
@@ -257,14 +285,8 @@ class Learner(TaskLearner[DHMBPOConfig]):
         warmup = round(config.critic_updates / every)
         real, filled = self.real_states(episodes)
         networks, report, uncertainty = improve(
-            Networks(
-                state.policy,
-                state.critics,
-                state.targets,
-                state.log_temperature,
-                state.bounds,
-            ),
-            Imagination(self.dynamics(state), self.task.action_box),
+            self.networks(state),
+            self.world(state),
             real,
             filled,
             int(state.updates),
@@ -321,14 +343,25 @@ class Learner(TaskLearner[DHMBPOConfig]):
         evaluated, real = evaluate(
             self.task, self.policy(state), self.config.evaluation_episodes, keys
         )
-        return evaluated
+        if not int(state.updates):
+            return evaluated
+        bias = q_bias(
+            self.networks(state),
+            self.normaliser(state),
+            self.task.action_box,
+            real,
+            self.task.horizon,
+            self.config.gamma,
+            keys.jax("bias"),
+        )
+        return {**evaluated, "q_bias": bias}
 
 
 @jit
 def _mean(
     policy: SquashedPolicy, normaliser: Normaliser, observations: Float[Array, "n o"]
 ) -> Float[Array, "n a"]:
-    return mean_squashed(policy, normaliser.normalise(observations))
+    return policy.mode(normaliser.normalise(observations))
 
 
 @jit
@@ -338,4 +371,4 @@ def _sample(
     observations: Float[Array, "n o"],
     key: PRNGKeyArray,
 ) -> Float[Array, "n a"]:
-    return sample_squashed(policy, normaliser.normalise(observations), key)[0]
+    return policy.sample(normaliser.normalise(observations), key)[0]

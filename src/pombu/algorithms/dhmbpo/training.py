@@ -27,7 +27,7 @@ from pombu.algorithms.dhmbpo.losses import (
 from pombu.algorithms.dhmbpo.model import MemberDynamics
 from pombu.algorithms.dhmbpo.networks import Critics, Networks, follow
 from pombu.envs import ActionBox
-from pombu.nn import SquashedPolicy, mean_squashed, sample_squashed
+from pombu.nn import SquashedPolicy
 from pombu.parallel import jit
 from pombu.uncertainty.algorithm1 import local_uncertainty
 
@@ -84,7 +84,7 @@ def distribution_rollout(
 
     def step(states: Array, key: PRNGKeyArray) -> tuple[Array, Array]:
         act, move, fresh, order = jax.random.split(key, 4)
-        actions, _ = sample_squashed(policy, world.normal(states), act)
+        actions, _ = policy.sample(world.normal(states), act)
         following, _, ends = move_blocks(
             world, states, actions, members, move, order, config.draw
         )
@@ -151,7 +151,7 @@ def training_rollout(
     states, actions, log_probs, rewards, lives = [], [], [], [], []
     for number in range(config.training_steps + 1):
         act, move, order = jax.random.split(jax.random.fold_in(key, number), 3)
-        action, log_prob = sample_squashed(policy, world.normal(state), act)
+        action, log_prob = policy.sample(world.normal(state), act)
         states.append(state)
         actions.append(action)
         log_probs.append(log_prob)
@@ -195,7 +195,7 @@ def member_uncertainty(
     actions = rollout.actions[:-1, :rows].reshape(steps * rows, -1)
     predicted = world.dynamics.step(states, world.box.to_box(actions))
     normal = world.normal(predicted.states)
-    values = jnp.mean(critics.values(normal, mean_squashed(policy, normal), bounds), 0)
+    values = jnp.mean(critics.values(normal, policy.mode(normal), bounds), 0)
     values = jnp.where(predicted.ends, 0.0, values)
     local = local_uncertainty(predicted.rewards, values, config.gamma)
     last = critics.values(
