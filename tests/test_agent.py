@@ -14,7 +14,6 @@ import pombu
 from pombu import MEPPO, POMBU, EnvConfig, UsageError
 from pombu.algorithms.presets import preset
 from pombu.data.episodes import EpisodeStore
-from pombu.dynamics.model import predict_step
 from pombu.errors import StoppedError
 from pombu.nn import predict_value
 from pombu.rollout.q_value import q_uncertainty
@@ -175,7 +174,7 @@ def test_uncertainty_of_one_step_is_the_spread_of_the_members(agent: POMBU) -> N
     dynamics = agent.learner.dynamics(agent.state)
     rules = replace(agent.learner.rules, horizon=1)
     states, actions = jnp.asarray(STATES), jnp.asarray(ACTIONS)
-    following, raw = predict_step(dynamics, rules, states, actions)
+    following, raw, _ = dynamics.step(states, actions)
     q = scaled_reward(raw, dynamics.return_std, rules.returns) + (
         rules.returns.gamma
         * predict_value(agent.state.value, dynamics.observation.normalise(following))

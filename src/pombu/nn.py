@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -62,11 +62,43 @@ def init_mlp(
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
+@runtime_checkable
+class StochasticPolicy(Protocol):
+    """A distribution over actions given a normalised observation; any pytree."""
+
+    def sample(
+        self, observation: Float[Array, "*b o"], key: PRNGKeyArray
+    ) -> tuple[Float[Array, "*b a"], Float[Array, "*b"]]:
+        """Draw an action in policy space, and its log-probability."""
+
+    def log_prob(
+        self, observation: Float[Array, "*b o"], action: Float[Array, "*b a"]
+    ) -> Float[Array, "*b"]:
+        """log pi(a|s)."""
+
+
 class GaussianPolicy(eqx.Module):
     """Diagonal Gaussian over actions given a normalised observation."""
 
     mean: MLP
     log_std: Float[Array, " a"]
+
+    def sample(
+        self, observation: Float[Array, "*b o"], key: PRNGKeyArray
+    ) -> tuple[Float[Array, "*b a"], Float[Array, "*b"]]:
+        """Draw an action in policy space, and its log-probability."""
+        mean = self.mean(observation)
+        noise = jax.random.normal(key, mean.shape, mean.dtype)
+        action = mean + jnp.exp(self.log_std) * noise
+        log_prob = -0.5 * jnp.sum(noise**2 + _LOG_2PI, -1) - jnp.sum(self.log_std)
+        return action, log_prob
+
+    def log_prob(
+        self, observation: Float[Array, "*b o"], action: Float[Array, "*b a"]
+    ) -> Float[Array, "*b"]:
+        """log pi(a|s)."""
+        noise = (action - self.mean(observation)) * jnp.exp(-self.log_std)
+        return -0.5 * jnp.sum(noise**2 + _LOG_2PI, -1) - jnp.sum(self.log_std)
 
 
 def init_policy(
@@ -80,27 +112,6 @@ def init_policy(
     sizes = (observation_dim, *hidden, action_dim)
     net = init_mlp(key, sizes, orthogonal, math.sqrt(2.0), 0.01)
     return GaussianPolicy(net, jnp.full(action_dim, log_std, jnp.float32))
-
-
-def sample(
-    policy: GaussianPolicy, observation: Float[Array, "*b o"], key: PRNGKeyArray
-) -> tuple[Float[Array, "*b a"], Float[Array, "*b"]]:
-    """Draw an action and return it with its log-probability."""
-    mean = policy.mean(observation)
-    noise = jax.random.normal(key, mean.shape, mean.dtype)
-    action = mean + jnp.exp(policy.log_std) * noise
-    log_prob = -0.5 * jnp.sum(noise**2 + _LOG_2PI, -1) - jnp.sum(policy.log_std)
-    return action, log_prob
-
-
-def log_prob(
-    policy: GaussianPolicy,
-    observation: Float[Array, "*b o"],
-    action: Float[Array, "*b a"],
-) -> Float[Array, "*b"]:
-    """log pi(a|s)."""
-    noise = (action - policy.mean(observation)) * jnp.exp(-policy.log_std)
-    return -0.5 * jnp.sum(noise**2 + _LOG_2PI, -1) - jnp.sum(policy.log_std)
 
 
 def entropy(policy: GaussianPolicy) -> Float[Array, ""]:

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -15,7 +14,6 @@ from jaxtyping import Array
 from pombu.algorithms.dhmbpo.config import (
     DHMBPOConfig,
     DistributionConfig,
-    NoiseModelConfig,
     SoftActorCriticConfig,
 )
 from pombu.algorithms.dhmbpo.evaluation import explore, one_step_uncertainty, q_bias
@@ -27,7 +25,7 @@ from pombu.algorithms.dhmbpo.losses import (
     temperature_loss,
     value_bounds,
 )
-from pombu.algorithms.dhmbpo.networks import Critics, Networks, follow, init_critics
+from pombu.algorithms.dhmbpo.networks import Networks, follow, init_critics
 from pombu.algorithms.dhmbpo.training import (
     Imagination,
     distribution_rollout,
@@ -37,9 +35,11 @@ from pombu.algorithms.dhmbpo.training import (
     update,
 )
 from pombu.data import Normaliser
+from pombu.dynamics.config import HomoscedasticModelConfig
 from pombu.dynamics.ensemble import Layers
+from pombu.dynamics.homoscedastic import SMOOTH, HomoscedasticMembers
+from pombu.dynamics.model import Dynamics
 from pombu.envs import ActionBox, Episode
-from pombu.errors import UsageError
 from pombu.nn import MLP, SquashedPolicy, init_squashed
 from pombu.uncertainty.algorithm1 import q_uncertainty
 
@@ -52,7 +52,7 @@ CONFIG = DHMBPOConfig(
     uncertainty_rows=4,
     candidates=3,
     runaway=1e3,
-    model=NoiseModelConfig(members=K, hidden=(5,)),
+    model=HomoscedasticModelConfig(members=K, hidden=(5,)),
     distribution=DistributionConfig(steps=4, starts=4, every=2, kept=2),
     actor_critic=SoftActorCriticConfig(critics=3, hidden=(5, 5)),
 )
@@ -91,14 +91,15 @@ def world_of(std: float, changes: np.ndarray = CHANGES) -> Imagination:
     """Linear members with so much noise."""
     members, _, dim = changes.shape
     layers = Layers((jnp.asarray(changes),), (jnp.zeros((members, dim)),), SMOOTH)
-    dynamics = MemberDynamics(
-        NoiseMembers(layers, jnp.full((members, dim), std)),
+    log_std = jnp.log(jnp.full((members, dim), std))
+    dynamics = Dynamics(
+        HomoscedasticMembers(layers, log_std),
         unit(dim),
         unit(changes.shape[1] - dim),
         unit(dim),
         None,
-        None,
-        Quadratic(),
+        jnp.ones(()),
+        contract=Quadratic(),
     )
     return Imagination(dynamics, BOX)
 
@@ -143,9 +144,7 @@ def test_a_squashed_policy_has_the_density_of_its_draws() -> None:
     policy = jax.tree.map(lambda x: 3.0 * x + 0.2, policy)
     state = jnp.array([0.3, -0.5])
     grid = jnp.linspace(-0.9999, 0.9999, 20_001)[:, None]
-    density = jnp.exp(
-        policy.log_prob(jnp.broadcast_to(state, (len(grid), 2)), grid)
-    )
+    density = jnp.exp(policy.log_prob(jnp.broadcast_to(state, (len(grid), 2)), grid))
     mass = np.trapezoid(np.asarray(density), np.asarray(grid[:, 0]))
     assert mass == pytest.approx(1.0, abs=5e-3)
     action, log_prob = policy.sample(state, jax.random.key(3))
@@ -388,7 +387,7 @@ def test_the_actors_gradient_is_the_closed_form_of_a_linear_quadratic_problem() 
     config = replace(
         CONFIG,
         batch_size=4,
-        model=NoiseModelConfig(members=1),
+        model=HomoscedasticModelConfig(members=1),
     )
     networks = eqx.tree_at(
         lambda n: (n.policy, n.critics, n.targets, n.log_temperature),
@@ -503,7 +502,9 @@ def test_q_bias_is_a_loop() -> None:
     # Without noise, so that the action at the last state is known.
     bias = networks.policy.network.biases[-1].at[1:].set(-50.0)
     networks = eqx.tree_at(
-        lambda n: n.policy.network.biases, networks, (*networks.policy.network.biases[:-1], bias)
+        lambda n: n.policy.network.biases,
+        networks,
+        (*networks.policy.network.biases[:-1], bias),
     )
     rng = np.random.default_rng(0)
     episodes = [

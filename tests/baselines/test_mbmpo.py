@@ -25,7 +25,7 @@ from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.config import ModelConfig, ReturnConfig
 from pombu.envs import load
 from pombu.errors import UsageError
-from pombu.nn import GaussianPolicy, fit_linear, init_policy, predict_linear, sample
+from pombu.nn import GaussianPolicy, fit_linear, init_policy, predict_linear
 from pombu.optim.config import TrustRegionConfig
 from pombu.optim.ppo import Batch
 from pombu.rollout.imagine import Imagined
@@ -40,7 +40,7 @@ def batches(policies: GaussianPolicy, seed: int) -> Batch:
     def one(policy: GaussianPolicy, key: jax.Array) -> Batch:
         first, second, third = jax.random.split(key, 3)
         observations = jax.random.normal(first, (SAMPLES, 2))
-        actions, log_probs = sample(policy, observations, second)
+        actions, log_probs = policy.sample(observations, second)
         advantages = actions[:, 0] * observations[:, 0] - 0.5 * actions[:, 0] ** 2
         advantages = advantages + 0.1 * jax.random.normal(third, (SAMPLES,))
         zeros = jnp.zeros(SAMPLES)

@@ -15,7 +15,7 @@ from pombu.data import Normaliser
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.config import ModelConfig, ReturnConfig
 from pombu.dynamics.ensemble import Layers
-from pombu.dynamics.model import Dynamics, DynamicsRules
+from pombu.dynamics.model import Dynamics
 from pombu.envs import Task, load
 from pombu.errors import UsageError
 from pombu.nn import (
@@ -27,7 +27,7 @@ from pombu.nn import (
     predict_linear,
 )
 from pombu.rng import Keys
-from pombu.rollout.imagine import Imagined, imagine
+from pombu.rollout.imagine import ImaginationRules, Imagined, imagine
 
 HORIZON, NUMBER = 6, 5
 DRIFTS = jnp.array([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
@@ -39,16 +39,16 @@ def task() -> Task:
     return load("Point2D", horizon=HORIZON)
 
 
-def drifting_world() -> Dynamics:
+def drifting_world(task: Task) -> Dynamics:
     unit = Normaliser(jnp.zeros(2), jnp.ones(2))
     layers = Layers((jnp.zeros((3, 4, 2)),), (DRIFTS,))
-    return Dynamics(layers, unit, unit, unit, None, jnp.ones(()))
+    contract = task.contract
+    return Dynamics(layers, unit, unit, unit, None, jnp.ones(()), contract=contract)
 
 
-def rules_of(task: Task, draw: Any = "batch", **returns: Any) -> DynamicsRules:
+def rules_of(task: Task, draw: Any = "batch", **returns: Any) -> ImaginationRules:
     units = ReturnConfig(reward_clip=None, scale_rewards=False, **returns)
-    box, contract = task.action_box, task.contract
-    return DynamicsRules(contract, box, units, task.horizon, 1e5, "float32", draw)
+    return ImaginationRules(task.action_box, units, task.horizon, 1e5, draw)
 
 
 def imagined_in(task: Task, draw: str) -> Imagined:
@@ -57,7 +57,7 @@ def imagined_in(task: Task, draw: str) -> Imagined:
     evenly = jnp.full(3, 1 / 3)
     key = jax.random.key(2)
     rules = rules_of(task, draw)
-    return imagine(policy, None, drifting_world(), rules, starts, evenly, key)
+    return imagine(policy, None, drifting_world(task), rules, starts, evenly, key)
 
 
 def members_used(imagined: Imagined) -> np.ndarray:
@@ -124,7 +124,9 @@ def test_a_members_return_is_that_of_a_loop(task: Task) -> None:
     policy = init_policy(jax.random.key(0), 2, 2, (4,))
     first = jax.random.normal(jax.random.key(5), (7, 2))
     for member in range(3):
-        found = member_return(policy, drifting_world(), rules_of(task), first, member)
+        found = member_return(
+            policy, drifting_world(task), rules_of(task), first, member
+        )
         state, total = np.asarray(first), 0.0
         for _ in range(HORIZON):
             state = state + np.asarray(DRIFTS[member])

@@ -12,15 +12,11 @@ from pombu.algorithms.pets.config import PETSConfig, PlannerConfig
 from pombu.algorithms.pets.learner import Learner
 from pombu.algorithms.pets.planning import (
     Controller,
+    PlanRules,
+    appraise,
     cross_entropy,
     move_on,
     random_shooting,
-)
-from pombu.algorithms.pets.propagation import (
-    GaussianDynamics,
-    Judge,
-    PropagationRules,
-    appraise,
 )
 from pombu.algorithms.presets import preset
 from pombu.data import Normaliser, returns_within
@@ -34,6 +30,7 @@ from pombu.dynamics.gaussian import (
     init_gaussian,
     predict_gaussian,
 )
+from pombu.dynamics.model import Dynamics
 from pombu.envs import Task, load
 from pombu.errors import UsageError
 from pombu.nn import MLP
@@ -49,7 +46,7 @@ def task() -> Task:
     return load("Point2D", horizon=6)
 
 
-def drifting_world(log_variance: float = -60.0) -> GaussianDynamics:
+def drifting_world(task: Task, log_variance: float = -60.0) -> Dynamics:
     """s' = s + a + drift, with as good as no noise."""
     weights = np.zeros((3, 4, 4), np.float32)
     weights[:, 2:, :2] = np.eye(2)
@@ -60,16 +57,17 @@ def drifting_world(log_variance: float = -60.0) -> GaussianDynamics:
         bound + 0.001,
         bound,
     )
-    unit = Normaliser(jnp.zeros(2), jnp.ones(2))
-    return GaussianDynamics(ensemble, unit, unit, unit, False)
+    return in_plain_units(task, ensemble)
 
 
-def rules_of(task: Task, propagation: Any, gamma: float = 0.9) -> PropagationRules:
+def in_plain_units(task: Task, ensemble: GaussianEnsemble) -> Dynamics:
+    unit, contract = Normaliser(jnp.zeros(2), jnp.ones(2)), task.contract
+    return Dynamics(ensemble, unit, unit, unit, None, jnp.ones(()), contract=contract)
+
+
+def rules_of(task: Task, propagation: Any, gamma: float = 0.9) -> PlanRules:
     particles = 1 if propagation == "mean" else 6
-    box, contract = task.action_box, task.contract
-    return PropagationRules(
-        contract, box, gamma, 1e5, propagation, particles, "float32"
-    )
+    return PlanRules(task.action_box, gamma, 1e5, propagation, particles)
 
 
 def candidates() -> np.ndarray:
@@ -93,7 +91,7 @@ def test_the_mean_is_followed(task: Task) -> None:
     rules = rules_of(task, "mean")
     key = jax.random.key(0)
     found = appraise(
-        drifting_world(), rules, jnp.asarray(START), jnp.asarray(candidates()), key
+        drifting_world(task), rules, jnp.asarray(START), jnp.asarray(candidates()), key
     )
     drifts = np.tile(DRIFTS.mean(0), (HORIZON, 1))
     expected = [earned(START, one, drifts) for one in candidates()]
@@ -116,12 +114,12 @@ def test_ends_may_be_given_as_integers(task: Task) -> None:
         def initial(self, key: Any, n: int) -> Any:
             return contract.initial(key, n)
 
-    plain = rules_of(task, "mean")
+    rules, plain = rules_of(task, "mean"), drifting_world(task)
     given = (jnp.asarray(START), jnp.asarray(candidates()), jax.random.key(0))
     integers = replace(plain, contract=Integers())
     np.testing.assert_array_equal(
-        appraise(drifting_world(), integers, *given).returns,
-        appraise(drifting_world(), plain, *given).returns,
+        appraise(integers, rules, *given).returns,
+        appraise(plain, rules, *given).returns,
     )
 
 
@@ -129,7 +127,7 @@ def test_particles_keep_their_member_all_along(task: Task) -> None:
     rules = rules_of(task, "tsinf")
     key = jax.random.key(0)
     found = appraise(
-        drifting_world(), rules, jnp.asarray(START), jnp.asarray(candidates()), key
+        drifting_world(task), rules, jnp.asarray(START), jnp.asarray(candidates()), key
     )
     expected = [
         np.mean([earned(START, one, np.tile(d, (HORIZON, 1))) for d in DRIFTS])
@@ -141,7 +139,7 @@ def test_particles_keep_their_member_all_along(task: Task) -> None:
 def test_particles_may_change_their_member_at_every_step(task: Task) -> None:
     """Averaged over draws: positions have the mean drift and a growing variance."""
     rules = rules_of(task, "ts1", gamma=1.0)
-    dynamics, sequence = drifting_world(), jnp.zeros((1, HORIZON, 2))
+    dynamics, sequence = drifting_world(task), jnp.zeros((1, HORIZON, 2))
     keys = jax.random.split(jax.random.key(1), 1000)
     draws = jax.jit(
         jax.vmap(
@@ -160,7 +158,7 @@ def test_particles_may_change_their_member_at_every_step(task: Task) -> None:
 def test_noise_has_the_members_variance(task: Task) -> None:
     """E|s'|^2 grows by the variance of both coordinates."""
     rules = rules_of(task, "tsinf", gamma=1.0)
-    dynamics, sequence = drifting_world(np.log(0.25)), jnp.zeros((1, 1, 2))
+    dynamics, sequence = drifting_world(task, np.log(0.25)), jnp.zeros((1, 1, 2))
     keys = jax.random.split(jax.random.key(1), 2000)
     draws = jax.jit(
         jax.vmap(
@@ -170,8 +168,8 @@ def test_noise_has_the_members_variance(task: Task) -> None:
         )
     )(keys)
     still = np.mean([earned(START, np.zeros((1, 2)), d[None]) for d in DRIFTS])
-    _, log_variance = predict_gaussian(dynamics.ensemble, jnp.zeros((3, 1, 4)))
-    noise = 2 * float(jnp.exp(log_variance[0, 0, 0]))
+    _, log_std = dynamics.members.outputs(jnp.zeros((3, 1, 4)), "float32")
+    noise = 2 * float(jnp.exp(2 * log_std[0, 0, 0]))
     np.testing.assert_allclose(np.mean(draws), still - noise, rtol=0.05)
 
 
@@ -181,16 +179,15 @@ def test_uncertainty_is_algorithm_1_along_the_mean(
 ) -> None:
     slope, unit, gamma = np.array([2.0, -1.0]), 3.0, 0.9
     value = MLP((jnp.asarray(slope[:, None], jnp.float32),), (jnp.zeros(1),))
-    judge = Judge(value, jnp.asarray(unit))
     rules = rules_of(task, propagation)
     key = jax.random.key(0)
     found = appraise(
-        drifting_world(),
+        replace(drifting_world(task), return_std=jnp.asarray(unit)),
         rules,
         jnp.asarray(START),
         jnp.asarray(candidates()),
         key,
-        judge,
+        value,
     )
     for row, sequence in enumerate(candidates()):
         state, variance = START.astype(np.float64), 0.0
@@ -211,7 +208,6 @@ def test_kappa_prefers_what_members_agree_on(
     weights[0, 2, 0], weights[1, 2, 0] = 10.0, -10.0
     bound = jnp.full((2, 2), -60.0)
     layers = Layers((jnp.asarray(weights),), (jnp.zeros((2, 4)),))
-    unit = Normaliser(jnp.zeros(2), jnp.ones(2))
     ensemble = GaussianEnsemble(layers, bound + 0.001, bound)
     config = replace(
         preset("pets", "smoke", "Point2D"),
@@ -222,7 +218,7 @@ def test_kappa_prefers_what_members_agree_on(
     def first_action(kappa: float) -> float:
         learner = Learner(task, replace(config, kappa=kappa))
         state = learner.init(0)
-        dynamics = GaussianDynamics(ensemble, unit, unit, unit, False)
+        dynamics = in_plain_units(task, ensemble)
         monkeypatch.setattr(learner, "dynamics", lambda state: dynamics)
         act = learner.policy(state)
         return float(act(START[None], True, jax.random.key(0))[0, 0])
@@ -308,7 +304,7 @@ def test_the_loss_is_that_of_a_loop() -> None:
     total = 0.0
     for row, goal in zip(x, y, strict=True):
         h = row
-        layers = zip(*member.layers[:2], strict=True)
+        layers = zip(member.layers.weights, member.layers.biases, strict=True)
         for number, (weight, bias) in enumerate(layers):
             h = h @ np.asarray(weight, np.float64) + np.asarray(bias)
             h = h / (1 + np.exp(-h)) if number < 2 else h

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
 from pombu.errors import UsageError
-from pombu.nn import GaussianPolicy, init_policy, kl, log_prob, sample
+from pombu.nn import GaussianPolicy, init_policy, kl
 from pombu.optim.config import TrustRegionConfig
 from pombu.optim.ppo import Batch
 from pombu.optim.trpo import conjugate_gradient, improve_policy, trust_region_step
@@ -27,7 +27,7 @@ def positive_definite(dim: int, seed: int) -> jax.Array:
 def batch_of(policy: GaussianPolicy, seed: int, size: int = 64) -> Batch:
     keys = jax.random.split(jax.random.key(seed), 3)
     observations = jax.random.normal(keys[0], (size, 3))
-    actions, log_probs = sample(policy, observations, keys[1])
+    actions, log_probs = policy.sample(observations, keys[1])
     advantages = jax.random.normal(keys[2], (size,))
     zeros = jnp.zeros(size)
     return Batch(
@@ -95,7 +95,7 @@ def test_one_constant_action_has_the_known_natural_gradient() -> None:
     )
     size, sigma = 256, float(jnp.exp(0.4))
     observations = jnp.zeros((size, 3))
-    actions, log_probs = sample(policy, observations, jax.random.key(4))
+    actions, log_probs = policy.sample(observations, jax.random.key(4))
     advantages = actions[:, 0] - 0.5 * actions[:, 0] ** 2
     zeros = jnp.zeros(size)
     batch = Batch(
@@ -136,7 +136,7 @@ def test_no_step_is_accepted_outside_the_region_or_downhill(
     distance = float(jnp.mean(kl(policy, improved, batch.observations)))
     assert distance <= config.max_kl * config.kl_tolerance * (1 + 1e-4)
     ratio = jnp.exp(
-        log_prob(improved, batch.observations, batch.actions) - batch.log_probs
+        improved.log_prob(batch.observations, batch.actions) - batch.log_probs
     )
     gain = float(jnp.mean((ratio - 1) * batch.advantages))
     assert gain >= -1e-6 * scale

@@ -17,12 +17,12 @@ from pombu.dynamics import disagreement as module
 from pombu.dynamics.config import ImaginationConfig, ModelConfig, ReturnConfig
 from pombu.dynamics.disagreement import disagreement, limited, on_real_data
 from pombu.dynamics.ensemble import Layers, init_ensemble, materialise
-from pombu.dynamics.model import Dynamics, DynamicsRules, predict_step, rules_of
+from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode, load
 from pombu.errors import UsageError
 from pombu.nn import init_policy, init_value, predict_value
 from pombu.parallel import jit
-from pombu.rollout.imagine import Imagined, imagine
+from pombu.rollout.imagine import ImaginationRules, Imagined, imagine, rules_of
 from pombu.rollout.returns import discounted_sum
 from pombu.training.algorithm import StageTimer
 from pombu.training.checkpoint import state_from_bytes, state_to_bytes
@@ -47,10 +47,8 @@ def beyond_four(obs: Any, action: Any, next_obs: Any) -> Any:
 ENDLESS, ENDING = Mimic(first), Mimic(first, beyond_four)
 
 
-def rules(contract: Any = ENDLESS, stop: float | None = None) -> DynamicsRules:
-    box = hand_made_task(contract, HORIZON).action_box
-    given = DynamicsRules(contract, box, RETURNS, HORIZON, 1e4, "float32")
-    return replace(given, disagreement_stop=stop)
+BOX = hand_made_task(None, HORIZON).action_box
+RULES = ImaginationRules(BOX, RETURNS, HORIZON, 1e4)
 
 
 def bounded(dynamics: Dynamics, most: float) -> Dynamics:
@@ -61,7 +59,8 @@ def imagined_in(
     dynamics: Dynamics, contract: Any, starts: Any, weights: Any, limits: Any = None
 ) -> Imagined:
     key = jax.random.key(4)
-    shared = (rules(contract), jnp.asarray(starts), jnp.asarray(weights), key, limits)
+    shared = (RULES, jnp.asarray(starts), jnp.asarray(weights), key, limits)
+    dynamics = replace(dynamics, contract=contract)
     imagined: Imagined = _imagine(POLICY, VALUE, dynamics, *shared)
     return imagined
 
@@ -71,7 +70,8 @@ def growing_world() -> Dynamics:
     weight = jnp.zeros((3, 3, 2)).at[:, 0, 0].set(jnp.array([-0.1, 0.0, 0.1]))
     biases = jnp.array([[1.0, 0.0]] * 3)
     units = [Normaliser(jnp.zeros(d), jnp.ones(d)) for d in (2, 1, 2)]
-    return Dynamics(Layers((weight,), (biases,)), *units, None, jnp.float32(1.0))
+    layers = Layers((weight,), (biases,))
+    return Dynamics(layers, *units, None, jnp.float32(1.0), contract=ENDLESS)
 
 
 PER_STEP = 0.1 * np.sqrt(2 / 3) / np.sqrt(2)
@@ -150,13 +150,14 @@ def random_world() -> Dynamics:
         return Normaliser(jnp.float32(mean), jnp.float32(std))
 
     units = (scale(2), scale(1), scale(2))
-    return Dynamics(materialise(ensemble), *units, None, jnp.float32(1.7))
+    members = materialise(ensemble)
+    return Dynamics(members, *units, None, jnp.float32(1.7), contract=ENDLESS)
 
 
 def spreads_of(dynamics: Dynamics, states: Any, actions: Any) -> list[float]:
     """The disagreement about every step, by loops."""
     rows = jnp.asarray(states), jnp.asarray(actions)
-    following = np.asarray(predict_step(dynamics, rules(), *rows)[0], np.float64)
+    following = np.asarray(dynamics.step(*rows).states, np.float64)
     spreads = []
     for n in range(len(states)):
         total = 0.0
@@ -174,7 +175,7 @@ def test_equals_a_plain_loop() -> None:
     dynamics, weights = random_world(), [0.5, 0.3, 0.2]
     free = imagined_in(dynamics, ENDLESS, STARTS, weights)
     states = np.asarray(dynamics.observation.restore(free.observations))
-    actions = np.asarray(rules().box.to_box(free.actions))
+    actions = np.asarray(BOX.to_box(free.actions))
     flat = spreads_of(dynamics, states.reshape(-1, 2), actions.reshape(-1, 1))
     spreads = np.reshape(flat, (HORIZON, NUMBER))
     most = float(np.quantile(spreads, 0.8)) + 1e-5
@@ -218,16 +219,14 @@ def test_the_bound_is_a_quantile_over_real_steps(
     states = np.concatenate([episode.observations[:-1] for episode in known])
     actions = np.concatenate([episode.actions for episode in known])
     spreads = spreads_of(dynamics, states, actions)
-    np.testing.assert_allclose(
-        on_real_data(dynamics, rules(), known), spreads, rtol=1e-4
-    )
+    np.testing.assert_allclose(on_real_data(dynamics, known), spreads, rtol=1e-4)
     for stop in (1.0, 0.5):
-        most = limited(dynamics, rules(stop=stop), known).most_disagreement
+        most = limited(dynamics, stop, known).most_disagreement
         assert float(most) == pytest.approx(np.quantile(spreads, stop), rel=1e-4)
-    assert limited(dynamics, rules(), known).most_disagreement is None
+    assert limited(dynamics, None, known).most_disagreement is None
     monkeypatch.setattr(module, "MOST_ROWS", 5)
     some = [spreads[row] for row in (0, 5, 10, 14, 19)]
-    np.testing.assert_allclose(on_real_data(dynamics, rules(), known), some, rtol=1e-4)
+    np.testing.assert_allclose(on_real_data(dynamics, known), some, rtol=1e-4)
 
 
 STOPPING = change(CONFIG, returns__bootstrap=True, imagination__disagreement_stop=0.5)

@@ -14,12 +14,12 @@ from test_imagination import (
     NUMBER,
     POLICY,
     RETURNS,
+    RULES,
     STARTS,
     VALUE,
     make_world,
     plain,
     quadratic,
-    rules_of,
 )
 from tiny import Mimic, hand_made_task
 
@@ -113,7 +113,7 @@ def follow(n: int, last: int, units: Any, network: Any) -> float:
 
 
 def imagined_with(dynamics: Dynamics, config: Any, limits: Any = None) -> Imagined:
-    rules = replace(rules_of(Mimic(quadratic)), returns=config)
+    rules = replace(RULES, returns=config)
     evenly = jnp.full(MEMBERS, 1 / MEMBERS)
     imagined: Imagined = jit(imagine)(
         POLICY, VALUE, dynamics, rules, STARTS, evenly, jax.random.key(4), limits

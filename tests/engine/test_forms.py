@@ -22,7 +22,6 @@ from pombu.dynamics.ensemble import (
     predict,
 )
 from pombu.dynamics.fit import fit
-from pombu.dynamics.model import dynamics_of
 from pombu.envs import load
 from pombu.parallel import Workers
 from pombu.training.checkpoint import state_from_bytes, state_to_bytes
@@ -164,10 +163,10 @@ def test_a_run_and_its_checkpoint_know_the_form(form: Form) -> None:
     restored = state_from_bytes(state_to_bytes(state), learner.init(0))
     assert restored.ensemble.form == form
     assert same(state, restored)
-    dynamics = dynamics_of(state.ensemble, state.experience, config.model)
-    assert dynamics.layers.form == form
-    assert dynamics.unstack()[0].form == form
-    assert dynamics.only(jnp.asarray(1)).layers.form == form
+    dynamics = learner.dynamics(state)
+    assert dynamics.members.form == form
+    assert dynamics.members.unstack()[0].form == form
+    assert dynamics.only(jnp.asarray(1)).members.form == form
 
 
 def test_a_checkpoint_holds_the_arrays_that_it_always_held() -> None:

@@ -20,12 +20,12 @@ from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.config import ModelConfig, ReturnConfig
 from pombu.dynamics.ensemble import init_ensemble, materialise
 from pombu.dynamics.fit import fit_dynamics, fresh_ensemble
-from pombu.dynamics.model import Dynamics, DynamicsRules
+from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode, load, stack_episode
 from pombu.envs.history import StackedContract
 from pombu.nn import init_policy
 from pombu.parallel import Workers
-from pombu.rollout.imagine import imagine
+from pombu.rollout.imagine import ImaginationRules, imagine
 from pombu.training.algorithm import StageTimer
 from pombu.training.metrics import deterministic, read_rows
 
@@ -96,12 +96,12 @@ def test_imagined_trajectories_equal_a_plain_loop() -> None:
     dim = HISTORY * FRAME
     layers = materialise(init_ensemble(jax.random.key(5), 1, dim + 1, FRAME, (6,)))
     units = scale(rng, dim), scale(rng, 1), scale(rng, FRAME)
-    dynamics = Dynamics(layers, *units, None, jnp.float32(1.0))
     own = Mimic(lambda obs, action, after: after[..., 0] - obs[..., 1] + action[..., 0])
     contract = StackedContract(own, FRAME, HISTORY)
+    dynamics = Dynamics(layers, *units, None, jnp.float32(1.0), contract=contract)
     box = hand_made_task(own, HORIZON).action_box
     returns = ReturnConfig(reward_clip=None)
-    rules = DynamicsRules(contract, box, returns, HORIZON, 100.0, "float32")
+    rules = ImaginationRules(box, returns, HORIZON, 100.0)
     policy = init_policy(jax.random.key(0), dim, 1, (5,), log_std=-0.5)
     starts = jnp.asarray(np.tile(rng.normal(size=(NUMBER, FRAME)), HISTORY))
     imagined = imagine(

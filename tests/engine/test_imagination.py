@@ -14,10 +14,15 @@ from pombu import q_uncertainty
 from pombu.data import Normaliser
 from pombu.dynamics.config import ReturnConfig
 from pombu.dynamics.ensemble import Layers, init_ensemble, materialise
-from pombu.dynamics.model import Dynamics, DynamicsRules, predict_step
+from pombu.dynamics.model import Dynamics
 from pombu.nn import init_policy, init_value, predict_value
 from pombu.parallel import Workers, jit
-from pombu.rollout.imagine import Imagined, imagine, imagine_in_shards
+from pombu.rollout.imagine import (
+    ImaginationRules,
+    Imagined,
+    imagine,
+    imagine_in_shards,
+)
 from pombu.rollout.returns import scaled_reward, targets
 
 RETURNS = ReturnConfig(gamma=0.9, reward_clip=1.5)
@@ -39,9 +44,8 @@ def far_right(obs: Any, action: Any, next_obs: Any) -> Any:
 ENDLESS, ENDING = Mimic(quadratic), Mimic(quadratic, far_right)
 
 
-def rules_of(contract: Any) -> DynamicsRules:
-    box = hand_made_task(contract, HORIZON).action_box
-    return DynamicsRules(contract, box, RETURNS, HORIZON, RUNAWAY, "float32")
+BOX = hand_made_task(None, HORIZON).action_box
+RULES = ImaginationRules(BOX, RETURNS, HORIZON, RUNAWAY)
 
 
 def make_world() -> Dynamics:
@@ -53,7 +57,13 @@ def make_world() -> Dynamics:
         return Normaliser(jnp.float32(mean), jnp.float32(std))
 
     return Dynamics(
-        materialise(ensemble), scale(2), scale(1), scale(2), None, jnp.float32(1.7)
+        materialise(ensemble),
+        scale(2),
+        scale(1),
+        scale(2),
+        None,
+        jnp.float32(1.7),
+        contract=ENDLESS,
     )
 
 
@@ -62,8 +72,9 @@ def plain(dynamics: Dynamics) -> reference.Dynamics:
         return reference.Scale(*reference.doubles(normaliser))
 
     members = []
-    for k in range(dynamics.members):
-        layers = zip(*dynamics.layers[:2], strict=True)
+    for k in range(dynamics.members.count):
+        networks: Any = dynamics.members
+        layers = zip(networks.weights, networks.biases, strict=True)
         arrays = [x[k] for layer in layers for x in layer]
         members.append([np.asarray(x, np.float64) for x in arrays])
     return reference.Dynamics(
@@ -87,12 +98,14 @@ def imagined_in(
     weights: Any = None,
     seed: int = 4,
 ) -> Imagined:
-    weights = uniform(dynamics.members) if weights is None else jnp.asarray(weights)
+    weights = (
+        uniform(dynamics.members.count) if weights is None else jnp.asarray(weights)
+    )
     imagined: Imagined = _imagine(
         POLICY,
         VALUE,
-        dynamics,
-        rules_of(contract),
+        replace(dynamics, contract=contract),
+        RULES,
         starts,
         weights,
         jax.random.key(seed),
@@ -141,14 +154,14 @@ def test_equals_a_plain_loop_with_the_same_draws(contract: Any) -> None:
 def test_uncertainty_is_that_of_algorithm_1() -> None:
     """The members' rewards and next values along the trajectories, given to
     `pombu.q_uncertainty`."""
-    dynamics, rules = make_world(), rules_of(ENDLESS)
+    dynamics = make_world()
     imagined = imagined_in(dynamics)
     rewards, next_values = [], []
     for observation, action in zip(
         imagined.observations, imagined.actions, strict=True
     ):
         state = dynamics.observation.restore(observation)
-        following, raw = predict_step(dynamics, rules, state, rules.box.to_box(action))
+        following, raw, _ = dynamics.step(state, BOX.to_box(action))
         rewards.append(scaled_reward(raw, dynamics.return_std, RETURNS))
         next_values.append(
             predict_value(VALUE, dynamics.observation.normalise(following))
@@ -170,7 +183,7 @@ def constant_world(*deltas: tuple[float, float]) -> Dynamics:
         tuple(jnp.zeros(shape) for shape in shapes), (*silent, jnp.array(deltas))
     )
     same_units = [Normaliser(jnp.zeros(d), jnp.ones(d)) for d in (2, 1, 2)]
-    return Dynamics(layers, *same_units, None, jnp.float32(1.0))
+    return Dynamics(layers, *same_units, None, jnp.float32(1.0), contract=ENDLESS)
 
 
 def test_next_states_are_drawn_by_weight_and_rewards_are_the_mean() -> None:
@@ -184,7 +197,7 @@ def test_next_states_are_drawn_by_weight_and_rewards_are_the_mean() -> None:
         )
         x = np.asarray(imagined.observations[..., 0])
         moves.append(np.rint(2 * np.diff(x, axis=0)).astype(int).ravel())
-        boxed = rules_of(ENDLESS).box.to_box(imagined.actions)
+        boxed = BOX.to_box(imagined.actions)
         effort = 0.1 * np.asarray(boxed[..., 0]) ** 2
         by_member = [np.clip(x + d - effort, -1.5, 1.5) for d in (0.0, 0.5, 1.0)]
         np.testing.assert_allclose(imagined.rewards, np.mean(by_member, 0), atol=1e-5)
@@ -255,7 +268,7 @@ def test_shards_are_independent_parts_whoever_works_on_them() -> None:
         POLICY,
         VALUE,
         dynamics,
-        rules_of(ENDLESS),
+        RULES,
         starts,
         uniform(MEMBERS),
     )

@@ -14,9 +14,7 @@ from pombu.nn import (
     init_policy,
     init_value,
     kl,
-    log_prob,
     predict_value,
-    sample,
 )
 from pombu.optim.config import PolicyConfig, ValueConfig
 from pombu.optim.objectives import exploration_advantage, value_loss
@@ -42,7 +40,7 @@ def make_batch() -> tuple[Any, Batch]:
     draw = np.random.default_rng(0)
     policy = init_policy(jax.random.key(0), 3, 2, (6,), log_std=-0.3)
     observations = jnp.asarray(draw.normal(size=(NUMBER, 3)), jnp.float32)
-    actions, log_probs = sample(policy, observations, jax.random.key(1))
+    actions, log_probs = policy.sample(observations, jax.random.key(1))
 
     def numbers() -> Any:
         return jnp.asarray(draw.normal(size=NUMBER), jnp.float32)
@@ -171,14 +169,12 @@ def test_gaussian_policy_in_closed_form() -> None:
     old = init_policy(jax.random.key(0), 3, 2, (6,), log_std=0.2)
     new = init_policy(jax.random.key(1), 3, 2, (6,), log_std=-0.4)
     observations = jax.random.normal(jax.random.key(2), (4, 3)) * 50
-    actions, drawn = sample(old, observations, jax.random.key(3))
+    actions, drawn = old.sample(observations, jax.random.key(3))
     first, second = np.exp(0.2), np.exp(-0.4)
     means = np.asarray(old.mean(observations)), np.asarray(new.mean(observations))
     expected = norm.logpdf(actions, means[0], first).sum(-1)
     np.testing.assert_allclose(drawn, expected, rtol=1e-5)
-    np.testing.assert_allclose(
-        log_prob(old, observations, actions), expected, rtol=1e-5
-    )
+    np.testing.assert_allclose(old.log_prob(observations, actions), expected, rtol=1e-5)
     assert float(entropy(old)) == pytest.approx(2 * norm.entropy(0, first), rel=1e-6)
     divergence = (
         np.log(second / first)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pombu.nn import init_policy, log_prob, sample
+from pombu.nn import init_policy
 from pombu.optim.objectives import (
     clipped_surrogate,
     conservative_surrogate,
@@ -61,7 +61,7 @@ def make_batch(number: int = 64) -> tuple[Any, Batch]:
     draw = np.random.default_rng(0)
     policy = init_policy(jax.random.key(0), 3, 2, (8,))
     observations = jnp.asarray(draw.normal(size=(number, 3)), jnp.float32)
-    actions, log_probs = sample(policy, observations, jax.random.key(1))
+    actions, log_probs = policy.sample(observations, jax.random.key(1))
     return policy, Batch(
         observations,
         actions,
@@ -74,7 +74,7 @@ def make_batch(number: int = 64) -> tuple[Any, Batch]:
 
 
 def ratio_to(policy: Any, batch: Batch, old: Any) -> Any:
-    before = log_prob(old, batch.observations, batch.actions)
+    before = old.log_prob(batch.observations, batch.actions)
     return jnp.exp(log_prob(policy, batch.observations, batch.actions) - before)
 
 

@@ -5,13 +5,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import Mimic, hand_made_task
+from tiny import Mimic
 
 from pombu.data import Normaliser
-from pombu.dynamics.config import ReturnConfig
 from pombu.dynamics.ensemble import Layers
 from pombu.dynamics.error import prediction_error
-from pombu.dynamics.model import Dynamics, DynamicsRules
+from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode
 
 
@@ -20,8 +19,6 @@ def zero(obs: Any, action: Any, next_obs: Any) -> Any:
 
 
 CONTRACT = Mimic(zero)
-TASK = hand_made_task(CONTRACT, 30)
-RULES = DynamicsRules(CONTRACT, TASK.action_box, ReturnConfig(), 30, 1e5, "float32")
 
 
 def still_world(drift: float, growth: float = 0.0) -> Dynamics:
@@ -30,7 +27,8 @@ def still_world(drift: float, growth: float = 0.0) -> Dynamics:
     biases = drift * jnp.arange(3.0)[:, None] * jnp.ones(2)
     units = [Normaliser(jnp.zeros(d), s * jnp.ones(d)) for d, s in ((2, 2.0), (1, 1.0))]
     delta = Normaliser(jnp.zeros(2), jnp.ones(2))
-    return Dynamics(Layers((weight,), (biases,)), *units, delta, None, jnp.float32(1.0))
+    layers, one = Layers((weight,), (biases,)), jnp.float32(1.0)
+    return Dynamics(layers, *units, delta, None, one, contract=CONTRACT)
 
 
 def still(length: int) -> Episode:
@@ -44,7 +42,7 @@ def still(length: int) -> Episode:
 
 def test_errors_grow_with_the_horizon() -> None:
     """The middle member is off by h x drift, in units of a standard deviation of 2."""
-    errors = prediction_error(still_world(0.1), RULES, [still(30), still(30)], 30)
+    errors = prediction_error(still_world(0.1), [still(30), still(30)], 30)
     expected = {1: 0.05, 5: 0.25, 20: 1.0}
     for horizon, error in expected.items():
         assert errors[f"model_error_{horizon}"] == pytest.approx(error, rel=1e-4)
@@ -52,7 +50,7 @@ def test_errors_grow_with_the_horizon() -> None:
 
 
 def test_short_episodes_count_as_far_as_they_go() -> None:
-    errors = prediction_error(still_world(0.1), RULES, [still(3), still(12)], 30)
+    errors = prediction_error(still_world(0.1), [still(3), still(12)], 30)
     expected = {1: 0.05, 5: 0.25}
     for horizon, error in expected.items():
         assert errors[f"model_error_{horizon}"] == pytest.approx(error, rel=1e-4)
@@ -60,7 +58,7 @@ def test_short_episodes_count_as_far_as_they_go() -> None:
 
 
 def test_diverging_predictions_are_large_but_finite() -> None:
-    errors = prediction_error(still_world(0.0, growth=1e3), RULES, [still(30)], 30)
+    errors = prediction_error(still_world(0.0, growth=1e3), [still(30)], 30)
     assert errors["model_error_20"] == 1e6
 
 
@@ -73,6 +71,6 @@ def test_a_whole_episode_counts_where_imagined_ones_are_shorter() -> None:
         np.zeros(150, np.float32),
         False,
     )
-    errors = prediction_error(still_world(0.0), RULES, [moving], 150)
+    errors = prediction_error(still_world(0.0), [moving], 150)
     assert errors["model_error_1"] == pytest.approx(0.5, rel=1e-4)
     assert errors["model_error_50"] == pytest.approx(25.0, rel=1e-4)

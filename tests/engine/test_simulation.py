@@ -11,7 +11,7 @@ from gymnasium import spaces
 from pombu.data import Normaliser
 from pombu.dynamics.config import ReturnConfig
 from pombu.envs import load
-from pombu.nn import init_policy, init_value, log_prob, predict_value
+from pombu.nn import init_policy, init_value, predict_value
 from pombu.rollout.simulate import simulate
 
 
@@ -67,7 +67,7 @@ def test_short_episodes_are_padded_and_end() -> None:
     assert float(jnp.abs(imagined.local).max()) == 0.0
     np.testing.assert_allclose(
         imagined.log_probs,
-        log_prob(policy, imagined.observations, imagined.actions),
+        policy.log_prob(imagined.observations, imagined.actions),
         rtol=1e-6,
     )
     np.testing.assert_allclose(

@@ -13,14 +13,14 @@ from pombu.algorithms.pombu.learner import Learner
 from pombu.data import Normaliser
 from pombu.dynamics.config import ReturnConfig
 from pombu.dynamics.ensemble import Layers
-from pombu.dynamics.model import Dynamics, DynamicsRules
+from pombu.dynamics.model import Dynamics
 from pombu.envs import load
 from pombu.errors import UsageError
 from pombu.nn import VarianceValue, init_policy, init_variance, predict_variance
 from pombu.optim.config import TailConfig
 from pombu.optim.ppo import improve_variance, prepare, value_adam
 from pombu.parallel import jit
-from pombu.rollout.imagine import Imagined, imagine
+from pombu.rollout.imagine import ImaginationRules, Imagined, imagine
 from pombu.uncertainty.algorithm1 import local_uncertainty, propagate
 from pombu.uncertainty.tabular import chain, pombu_bound
 from pombu.uncertainty.tabular.values import mean_values
@@ -48,13 +48,14 @@ def probe_world() -> Dynamics:
         Normaliser(jnp.zeros(dim), jnp.full(dim, scale))
         for dim, scale in ((2, 10.0), (1, 1.0), (2, 1.0))
     ]
-    return Dynamics(Layers((weights,), (biases,)), *units, None, jnp.float32(1.0))
-
-
-def probe_rules(horizon: int) -> DynamicsRules:
     contract = Mimic(lambda obs, action, next_obs: next_obs[..., 0] - obs[..., 0])
-    box = hand_made_task(contract, horizon).action_box
-    return DynamicsRules(contract, box, RETURNS, horizon, 1e5, "float32")
+    layers = Layers((weights,), (biases,))
+    return Dynamics(layers, *units, None, jnp.float32(1.0), contract=contract)
+
+
+def probe_rules(horizon: int) -> ImaginationRules:
+    box = hand_made_task(None, horizon).action_box
+    return ImaginationRules(box, RETURNS, horizon, 1e5)
 
 
 def imagine_probe(

@@ -25,7 +25,7 @@ from pombu.dynamics.disagreement import limited
 from pombu.dynamics.ensemble import Ensemble
 from pombu.dynamics.error import prediction_error
 from pombu.dynamics.fit import refit
-from pombu.dynamics.model import Dynamics, DynamicsRules, dynamics_of
+from pombu.dynamics.model import Dynamics, dynamics_of
 from pombu.dynamics.termination import TerminationModel, fit_termination
 from pombu.envs import Episode, Task
 from pombu.nn import MLP, GaussianPolicy, init_policy, init_value
@@ -34,6 +34,7 @@ from pombu.optim.metrics import fit_metrics
 from pombu.optim.ppo import value_adam
 from pombu.parallel import Workers
 from pombu.rng import Keys
+from pombu.rollout.imagine import ImaginationRules
 from pombu.rollout.plan import Imaginer, imaginer
 from pombu.rollout.real import evaluate, policy_of
 from pombu.training.algorithm import Policy
@@ -178,7 +179,7 @@ class TaskLearner(Generic[C]):
 class ModelLearner(TaskLearner[W], ABC, Generic[W, S]):
     """An algorithm whose policy learns from imagined trajectories."""
 
-    rules: DynamicsRules
+    rules: ImaginationRules
 
     @abstractmethod
     def dynamics(self, state: S) -> Dynamics:
@@ -230,7 +231,9 @@ class ModelLearner(TaskLearner[W], ABC, Generic[W, S]):
         return imaginer(
             self.config.model.kind,
             self.task,
-            limited(dynamics or self.dynamics(state), self.rules, known),
+            limited(
+                dynamics or self.dynamics(state), self.rules.disagreement_stop, known
+            ),
             self.rules,
             known,
             keys,
@@ -252,9 +255,7 @@ class ModelLearner(TaskLearner[W], ABC, Generic[W, S]):
             return evaluated
         return {
             **evaluated,
-            **prediction_error(
-                self.dynamics(state), self.rules, real, self.task.horizon
-            ),
+            **prediction_error(self.dynamics(state), real, self.task.horizon),
         }
 
 
@@ -264,7 +265,11 @@ class EnsembleLearner(ModelLearner[E, T], Generic[E, T]):
     def dynamics(self, state: T) -> Dynamics:
         """The learned dynamics as the state has it."""
         return dynamics_of(
-            state.ensemble, state.experience, self.config.model, state.ending
+            state.ensemble,
+            state.experience,
+            self.task,
+            self.config.model,
+            state.ending,
         )
 
     def fit(

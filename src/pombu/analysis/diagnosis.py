@@ -18,13 +18,13 @@ from pombu.algorithms.base import ModelLearner
 from pombu.analysis.plots import BLACK, BLUE, CYCLE, GREY, VERMILLION, grid, style
 from pombu.data import Normaliser
 from pombu.dynamics.error import open_loop
-from pombu.dynamics.model import Dynamics, DynamicsRules, predict_step
+from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode, Task, collect
 from pombu.errors import RunError, UsageError
 from pombu.nn import GaussianPolicy
 from pombu.parallel import jit
 from pombu.rng import Keys
-from pombu.rollout.imagine import imagine
+from pombu.rollout.imagine import ImaginationRules, imagine
 from pombu.rollout.real import act_alone
 from pombu.training.metrics import Row
 from pombu.uncertainty.calibration import spearman
@@ -50,7 +50,7 @@ DOTS = 4000
 FLOOR = 1e-6
 
 _imagine = jit(imagine)
-_predict_step = jit(predict_step)
+_step = jit(Dynamics.step)
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ def measure(
     act = act_alone(policy, normaliser, number, keys.jax("diagnose"))
     real = collect(task, act, keys.episodes("diagnose", number))
     spread = state.experience.observation.squares
-    disagreement, one_step = _one_step(dynamics, rules, real)
-    error, trajectory, predicted = _open_loop(dynamics, rules, real)
+    disagreement, one_step = _one_step(dynamics, real)
+    error, trajectory, predicted = _open_loop(dynamics, real)
     return Measurements(
         error,
         trajectory,
@@ -124,12 +124,12 @@ def measure(
 
 
 def _one_step(
-    dynamics: Dynamics, rules: DynamicsRules, real: Sequence[Episode]
+    dynamics: Dynamics, real: Sequence[Episode]
 ) -> tuple[np.ndarray, np.ndarray]:
     before = np.concatenate([episode.observations[:-1] for episode in real])
     after = np.concatenate([episode.observations[1:] for episode in real])
     actions = np.concatenate([episode.actions for episode in real])
-    following, _ = _predict_step(dynamics, rules, before, actions)
+    following = _step(dynamics, before, actions).states
     unit = np.asarray(dynamics.delta.std)
     scaled = np.asarray(following)[..., : len(unit)] / unit
     spread = np.sqrt(scaled.var(0).mean(-1))
@@ -138,7 +138,7 @@ def _one_step(
 
 
 def _open_loop(
-    dynamics: Dynamics, rules: DynamicsRules, real: Sequence[Episode]
+    dynamics: Dynamics, real: Sequence[Episode]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Error by horizon and dimension, and the longest episode with its predictions."""
     longest = max(real, key=len)
@@ -152,7 +152,7 @@ def _open_loop(
     actions = np.stack([e.actions[t : t + length] for e, t in begins], 1)
     frame = dynamics.delta.std.shape[-1]
     unit = np.asarray(dynamics.observation.std)[:frame]
-    predicted = np.asarray(open_loop(dynamics, rules, states[0], actions))[..., :frame]
+    predicted = np.asarray(open_loop(dynamics, states[0], actions))[..., :frame]
     states = states[..., :frame]
     with np.errstate(over="ignore", invalid="ignore"):
         gap = np.abs(predicted - states[1:, None]) / unit
@@ -164,14 +164,15 @@ def _open_loop(
 def _imagined_returns(
     policy: GaussianPolicy,
     dynamics: Dynamics,
-    rules: DynamicsRules,
+    rules: ImaginationRules,
     task: Task,
     real: Sequence[Episode],
     keys: Keys,
 ) -> np.ndarray:
     starts = jnp.asarray(np.stack([episode.observations[0] for episode in real]))
     whole = replace(rules, horizon=task.horizon, draw="trajectory")
-    everyone = jnp.full(dynamics.members, 1.0 / dynamics.members)
+    members = dynamics.members.count
+    everyone = jnp.full(members, 1.0 / members)
     key: jax.Array = keys.jax("diagnose imagined")
     imagined = _imagine(policy, None, dynamics, whole, starts, everyone, key)
     counted = np.asarray(imagined.raw_rewards * imagined.weight).sum(0)

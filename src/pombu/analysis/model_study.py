@@ -19,10 +19,10 @@ from pombu.agent.runs import algorithm_of
 from pombu.analysis.artifacts import markdown_table, write_csv
 from pombu.data import learn_from, no_experience
 from pombu.data.episodes import EPISODES, load_episodes
-from pombu.dynamics.config import ModelConfig, PlainReturnConfig
+from pombu.dynamics.config import ModelConfig
 from pombu.dynamics.error import LARGEST, replay
 from pombu.dynamics.fit import fit_dynamics, fresh_ensemble
-from pombu.dynamics.model import DynamicsRules, dynamics_of
+from pombu.dynamics.model import dynamics_of
 from pombu.envs import Episode, Task, short_name
 from pombu.errors import UsageError
 from pombu.parallel import Workers
@@ -213,17 +213,12 @@ def measure(
     before = time.process_time()
     ensemble, report = fit_dynamics(fresh, parts.training, experience, config, *shared)
     seconds = time.process_time() - before
-    dynamics = dynamics_of(ensemble, experience, config)
-    returns = PlainReturnConfig()
-    box, horizon = task.action_box, task.horizon
-    rules = DynamicsRules(
-        task.contract, box, returns, horizon, np.inf, config.precision
-    )
+    dynamics = dynamics_of(ensemble, experience, task, config)
     loss = float(report.validation_loss.mean())
     found: list[Row] = []
     for test, episodes in (("held out", parts.held_out), ("newer policy", parts.newer)):
         length = min(HORIZONS[-1], task.horizon)
-        gap, lengths = replay(dynamics, rules, episodes, task.horizon, length)
+        gap, lengths = replay(dynamics, episodes, task.horizon, length)
         start = Row("", "", variant.name, seed, test, 0, "", 0, 0, 0, 0, loss, seconds)
         found += errors(gap, lengths, start)
     return found

@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from pombu.algorithms.pombu.learner import Learner
 from pombu.bench.timing import Times, Work, take_turns
 from pombu.bench.workload import Workload, operations
 from pombu.dynamics.config import ReturnConfig
@@ -128,7 +129,10 @@ def _references(work: Workload) -> dict[str, Work] | None:
 
 
 def _in_bfloat16(work: Workload) -> Workload:
-    return replace(work, rules=replace(work.rules, precision="bfloat16"))
+    learner = work.learner
+    model = replace(work.config.model, precision="bfloat16")
+    other = Learner(learner.task, replace(work.config, model=model))
+    return replace(work, learner=other)
 
 
 def uncertainty_cost(work: Workload, repeats: int, budget: float) -> Figures:

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from pombu.dynamics.config import ModelConfig
-from pombu.dynamics.ensemble import PUBLISHED, Ensemble, WeightNorm
-from pombu.dynamics.model import Dynamics, DynamicsRules
+from pombu.dynamics.ensemble import PUBLISHED, Ensemble, Layers, WeightNorm
+from pombu.dynamics.model import Dynamics
+from pombu.envs import Contract
 from pombu.errors import UsageError
 from pombu.nn import MLP, GaussianPolicy
 from pombu.optim.config import PolicyConfig, ValueConfig
 from pombu.optim.ppo import Batch
+from pombu.rollout.imagine import ImaginationRules
 
 _LOG_2PI = float(np.log(2.0 * np.pi))
 
@@ -87,17 +89,22 @@ class TorchDynamics(NamedTuple):
     action: tuple[Tensor, Tensor]
     delta: tuple[Tensor, Tensor]
     return_std: Tensor
+    contract: Contract
 
     @staticmethod
     def of(dynamics: Dynamics) -> "TorchDynamics":
         """Copy the engine's."""
+        members, contract = dynamics.members, dynamics.contract
+        assert isinstance(members, Layers), "the reference knows no other members"
+        assert contract is not None, "the reference knows no learned rewards"
         return TorchDynamics(
-            [tensor(weight) for weight in dynamics.layers.weights],
-            [tensor(bias)[:, None] for bias in dynamics.layers.biases],
+            [tensor(weight) for weight in members.weights],
+            [tensor(bias)[:, None] for bias in members.biases],
             (tensor(dynamics.observation.mean), tensor(dynamics.observation.std)),
             (tensor(dynamics.action.mean), tensor(dynamics.action.std)),
             (tensor(dynamics.delta.mean), tensor(dynamics.delta.std)),
             tensor(dynamics.return_std),
+            contract,
         )
 
     def predict(self, x: Tensor) -> Tensor:
@@ -114,7 +121,7 @@ def imagine(
     policy: TorchPolicy,
     value: nn.Module,
     dynamics: TorchDynamics,
-    rules: DynamicsRules,
+    rules: ImaginationRules,
     starts: Tensor,
     noise: Tensor,
     chosen: Tensor,
@@ -131,8 +138,7 @@ def imagine(
         chosen: [H, N] the member that gives the next state.
     """
     # 1. Units and bounds, once for all steps.
-    assert rules.contract is not None, "the reference knows no learned rewards"
-    reward_of = rules.contract.reward
+    reward_of = dynamics.contract.reward
     std = policy.log_std.exp()
     low, high = torch.tensor(rules.box.low), torch.tensor(rules.box.high)
     middle, half = (high + low) / 2, (high - low) / 2

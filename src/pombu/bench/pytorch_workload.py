@@ -59,7 +59,7 @@ def _imagination(work: Workload) -> Work:
 
     def piece() -> object:
         noise = torch.randn(*shape, policy.log_std.shape[0])
-        chosen = torch.randint(work.dynamics.members, shape)
+        chosen = torch.randint(work.dynamics.members.count, shape)
         return imagine(policy, value, dynamics, rules, starts, noise, chosen)
 
     return piece

@@ -21,11 +21,11 @@ from pombu.algorithms.presets import preset
 from pombu.data import learn_from
 from pombu.dynamics.ensemble import Ensemble
 from pombu.dynamics.fit import fit_dynamics
-from pombu.dynamics.model import Dynamics, DynamicsRules
+from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode, Task, collect, load
 from pombu.optim.ppo import Batch, improve_policy, improve_value, prepare
 from pombu.rng import Keys
-from pombu.rollout.imagine import Imagined, imagine_in_shards
+from pombu.rollout.imagine import ImaginationRules, Imagined, imagine_in_shards
 from pombu.rollout.plan import starts
 from pombu.rollout.returns import Targets
 
@@ -40,7 +40,7 @@ class Workload:
     learner: Learner
     state: State
     episodes: Sequence[Episode]
-    rules: DynamicsRules
+    rules: ImaginationRules
 
     @property
     def config(self) -> POMBUConfig:
@@ -73,7 +73,8 @@ class Workload:
     @cached_property
     def members(self) -> Float[Array, " K"]:
         """Every member gives the next state equally often."""
-        return jnp.full(self.dynamics.members, 1.0 / self.dynamics.members)
+        number = self.dynamics.members.count
+        return jnp.full(number, 1.0 / number)
 
     @cached_property
     def batch(self) -> Batch:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from pombu.dynamics.model import Dynamics, DynamicsRules, predict_step
+from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode
 from pombu.parallel import jit
 
@@ -48,17 +48,17 @@ def strays(
 
 
 def limited(
-    dynamics: Dynamics, rules: DynamicsRules, episodes: Sequence[Episode]
+    dynamics: Dynamics, quantile: float | None, episodes: Sequence[Episode]
 ) -> Dynamics:
-    """The dynamics with the disagreement that the rules allow, a quantile of the real.
+    """The dynamics with the disagreement that is allowed: a quantile of the real.
 
-    It follows from the episodes and the members alone, so that a resumed run finds the
-    same one.
+    None does not limit it. It follows from the episodes and the members alone, so that
+    a resumed run finds the same one.
     """
-    if rules.disagreement_stop is None:
+    if quantile is None:
         return dynamics
-    usual = on_real_data(dynamics, rules, episodes)
-    most = jnp.asarray(np.quantile(usual, rules.disagreement_stop), jnp.float32)
+    usual = on_real_data(dynamics, episodes)
+    most = jnp.asarray(np.quantile(usual, quantile), jnp.float32)
     bounded: Dynamics = eqx.tree_at(
         lambda w: w.most_disagreement, dynamics, most, is_leaf=lambda leaf: leaf is None
     )
@@ -66,7 +66,7 @@ def limited(
 
 
 def on_real_data(
-    dynamics: Dynamics, rules: DynamicsRules, episodes: Sequence[Episode]
+    dynamics: Dynamics, episodes: Sequence[Episode]
 ) -> Float[np.ndarray, " n"]:
     """The members' disagreement about real steps, or about as many as are looked at."""
     states = np.concatenate([episode.observations[:-1] for episode in episodes])
@@ -77,7 +77,7 @@ def on_real_data(
     for first in range(0, number, _ROWS_PER_CALL):
         part = rows[first : first + _ROWS_PER_CALL]
         padded = np.pad(part, (0, _ROWS_PER_CALL - len(part)), mode="edge")
-        answer = _of_steps(dynamics, rules, states[padded], actions[padded])
+        answer = _of_steps(dynamics, states[padded], actions[padded])
         found.append(np.asarray(answer)[: len(part)])
     return np.concatenate(found)
 
@@ -85,8 +85,7 @@ def on_real_data(
 @jit
 def _of_steps(
     dynamics: Dynamics,
-    rules: DynamicsRules,
     states: Float[Array, "n o"],
     actions: Float[Array, "n a"],
 ) -> Float[Array, " n"]:
-    return disagreement(dynamics, predict_step(dynamics, rules, states, actions)[0])
+    return disagreement(dynamics, dynamics.step(states, actions).states)

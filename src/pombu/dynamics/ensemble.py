@@ -1,14 +1,14 @@
-"""A deterministic ensemble {f_w1 ... f_wK}.
+"""Members of learned dynamics, and the deterministic ensemble {f_w1 ... f_wK}.
 
-Members have weight normalisation and ReLU (paper), or layer normalisation, or SiLU.
 Each member maps a normalised state and action to the normalised state change (and, when
 the reward is learned, to the normalised reward as one more output). Members are stacked
-along a leading axis K, so one batched matmul serves them all.
+along a leading axis K, so one batched matmul serves them all. Deterministic members
+have weight normalisation and ReLU (paper), or layer normalisation, or SiLU.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -59,12 +59,85 @@ class Ensemble(eqx.Module):
         return self.layers[0].bias.shape[0]
 
 
-class Layers(NamedTuple):
-    """Effective weights and biases, ready to multiply."""
+class Members(eqx.Module):
+    """Networks that predict a step in normalised units: a stack of K, or a single one.
+
+    A single one has no member axis. Every kind says what it gives for rows of inputs,
+    and whether that is the mean of a Gaussian.
+    """
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """K, of a stack."""
+
+    @abstractmethod
+    def outputs(
+        self, x: Float[Array, "*k n i"], precision: Precision
+    ) -> tuple[Float[Array, "*k n y"], Float[Array, "*k #n y"] | None]:
+        """Each member's mean for its own rows, and its log standard deviation.
+
+        The latter is None where members are deterministic.
+        """
+
+    @abstractmethod
+    def unstack(self) -> tuple["Members", ...]:
+        """Each member of a stack in arrays of its own."""
+
+
+class Unstacked(Members):
+    """Members in arrays of their own.
+
+    A loop that predicts at every step makes them once, before it begins: a stack would
+    be sliced, that is copied, at every step.
+    """
+
+    each: tuple[Members, ...]
+
+    @property
+    def count(self) -> int:
+        """K."""
+        return len(self.each)
+
+    def outputs(
+        self, x: Float[Array, "k n i"], precision: Precision
+    ) -> tuple[Float[Array, "k n y"], Float[Array, "k #n y"] | None]:
+        """Each member's mean for its own rows, and its log standard deviation."""
+        pairs = zip(self.each, x, strict=True)
+        means, log_stds = zip(
+            *(one.outputs(own, precision) for one, own in pairs), strict=True
+        )
+        spread = None if log_stds[0] is None else jnp.stack(log_stds)
+        return jnp.stack(means), spread
+
+    def unstack(self) -> tuple[Members, ...]:
+        """The members themselves."""
+        return self.each
+
+
+class Layers(Members):
+    """Deterministic members: effective weights and biases, ready to multiply."""
 
     weights: tuple[Float[Array, "... _ _"], ...]
     biases: tuple[Float[Array, "... _"], ...]
     form: Form = PUBLISHED
+
+    @property
+    def count(self) -> int:
+        """K, of a stack."""
+        return self.biases[0].shape[0]
+
+    def outputs(
+        self, x: Float[Array, "*k n i"], precision: Precision
+    ) -> tuple[Float[Array, "*k n y"], None]:
+        """Each member's prediction for its own rows."""
+        return predict(self, x, precision), None
+
+    def unstack(self) -> tuple["Layers", ...]:
+        """Each member of a stack in arrays of its own."""
+        return tuple(
+            jax.tree.map(lambda leaf, k=k: leaf[k], self) for k in range(self.count)
+        )
 
 
 def init_ensemble(

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from pombu.dynamics.ensemble import Layers
-from pombu.dynamics.model import Dynamics, DynamicsRules, predict_step
+from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode
 from pombu.parallel import jit
 
@@ -18,35 +16,26 @@ LARGEST = 1e6
 """Errors count up to here: a prediction that diverges is bad, but stops no run."""
 
 
-def _open_loop(
+@jit
+def open_loop(
     dynamics: Dynamics,
-    rules: DynamicsRules,
     starts: Float[Array, "n o"],
     actions: Float[Array, "T n a"],
 ) -> Float[Array, "T K n o"]:
     """Every member alone, fed its own predictions and the real actions."""
+    members = dynamics.members.count
 
     def step(states: Array, action: Array) -> tuple[Array, Array]:
-        def alone(layers: Layers, state: Array) -> Array:
-            single = eqx.tree_at(
-                lambda w: w.layers, dynamics, jax.tree.map(lambda x: x[None], layers)
-            )
-            following, _ = predict_step(single, rules, state, action)
-            return following[0]
-
-        states = jax.vmap(alone)(dynamics.layers, states)
+        shared = jnp.broadcast_to(action, (members, *action.shape))
+        states = dynamics.move(states, shared).states
         return states, states
 
-    first = jnp.broadcast_to(starts, (dynamics.members, *starts.shape))
+    first = jnp.broadcast_to(starts, (members, *starts.shape))
     return jax.lax.scan(step, first, actions)[1]
-
-
-open_loop = jit(_open_loop)
 
 
 def replay(
     dynamics: Dynamics,
-    rules: DynamicsRules,
     episodes: Sequence[Episode],
     horizon: int,
     length: int,
@@ -59,7 +48,6 @@ def replay(
 
     Args:
         dynamics: the learned one.
-        rules: what is known of it.
         episodes: real ones.
         horizon: their steps, at most.
         length: steps of a segment, at most.
@@ -71,7 +59,7 @@ def replay(
     ]
     states = _padded([observed for observed, _ in segments], length + 1)
     actions = _padded([taken for _, taken in segments], length)
-    predicted = np.asarray(open_loop(dynamics, rules, states[0], actions))
+    predicted = np.asarray(open_loop(dynamics, states[0], actions))
     # Of a stack of frames only the newest is predicted; the others repeat it later.
     frame = dynamics.delta.std.shape[-1]
     states, predicted = states[..., :frame], predicted[..., :frame]
@@ -82,7 +70,7 @@ def replay(
 
 
 def prediction_error(
-    dynamics: Dynamics, rules: DynamicsRules, episodes: Sequence[Episode], horizon: int
+    dynamics: Dynamics, episodes: Sequence[Episode], horizon: int
 ) -> dict[str, float]:
     """Root mean squared error of open-loop predictions, in standard deviations.
 
@@ -92,12 +80,11 @@ def prediction_error(
 
     Args:
         dynamics: the learned one.
-        rules: what is known of it.
         episodes: real ones.
         horizon: their steps, at most.
     """
     length = min(HORIZONS[-1], horizon)
-    gap, lengths = replay(dynamics, rules, episodes, horizon, length)
+    gap, lengths = replay(dynamics, episodes, horizon, length)
     with np.errstate(over="ignore", invalid="ignore"):
         error = np.fmin(np.sqrt(np.mean(gap**2, -1)), LARGEST)
     return {

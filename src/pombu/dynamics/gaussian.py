@@ -12,7 +12,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,16 +19,18 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pombu.dynamics.config import GaussianModelConfig, Precision
-from pombu.dynamics.ensemble import Layers, matmul
+from pombu.dynamics.ensemble import Layers, Members, matmul
 from pombu.dynamics.fit import STEPS_PER_CALL, falling_rates, row_batches
+from pombu.dynamics.model import network_sizes
+from pombu.envs import Task
 from pombu.parallel import Workers, jit
 
 _LARGEST_LOG_VARIANCE = 0.5
 _LEAST_LOG_VARIANCE = -10.0
 
 
-class GaussianEnsemble(eqx.Module):
-    """Parameters of all members, stacked on the first axis."""
+class GaussianEnsemble(Members):
+    """Gaussian members: parameters, stacked on the first axis."""
 
     layers: Layers
     largest: Float[Array, "*k y"]
@@ -38,14 +39,21 @@ class GaussianEnsemble(eqx.Module):
     """Lower bounds."""
 
     @property
-    def members(self) -> int:
-        """K."""
+    def count(self) -> int:
+        """K, of a stack."""
         return self.largest.shape[0]
 
+    def outputs(
+        self, x: Float[Array, "*k n i"], precision: Precision
+    ) -> tuple[Float[Array, "*k n y"], Float[Array, "*k n y"]]:
+        """Each member's mean and log standard deviation for its own rows."""
+        mean, log_variance = predict_gaussian(self, x, precision)
+        return mean, 0.5 * log_variance
+
     def unstack(self) -> tuple["GaussianEnsemble", ...]:
-        """Each member in arrays of its own; a loop would slice a stack each time."""
+        """Each member of a stack in arrays of its own."""
         return tuple(
-            jax.tree.map(lambda leaf, k=k: leaf[k], self) for k in range(self.members)
+            jax.tree.map(lambda leaf, k=k: leaf[k], self) for k in range(self.count)
         )
 
 
@@ -67,13 +75,21 @@ def init_gaussian(
     )
 
 
+def fresh_gaussian(
+    key: PRNGKeyArray, task: Task, config: GaussianModelConfig
+) -> GaussianEnsemble:
+    """An untrained ensemble of the task's sizes."""
+    sizes = network_sizes(task, config.reward)
+    return init_gaussian(key, config.members, *sizes, config.hidden)
+
+
 def predict_gaussian(
     ensemble: GaussianEnsemble,
     x: Float[Array, "*k n i"],
     precision: Precision = "float32",
 ) -> tuple[Float[Array, "*k n y"], Float[Array, "*k n y"]]:
     """Mean and log-variance of every member, or of a single one, for its rows `x`."""
-    weights, biases, _ = ensemble.layers
+    weights, biases = ensemble.layers.weights, ensemble.layers.biases
     last = len(weights) - 1
     for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         x = matmul(x, weight, precision) + bias[..., None, :]
@@ -194,6 +210,6 @@ def fit_gaussian(
             )
         return member, memory, loss
 
-    trained = workers.map(train, range(ensemble.members))
+    trained = workers.map(train, range(ensemble.count))
     fitted, memory, losses = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trained)
     return fitted, memory, np.asarray(losses)

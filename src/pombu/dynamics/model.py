@@ -1,34 +1,42 @@
-"""Learned dynamics: an ensemble, the units it was trained in, and the task's rules."""
+"""Learned dynamics: one interface for whatever predicts a step.
 
-from collections.abc import Sequence
-from typing import Any
+`Dynamics` joins members (deterministic or Gaussian networks) with the units of the data
+they were trained on and with what is known of the task: reward and termination are the
+task's own functions, or learned. Imagination, planning, value expansion, diagnosis and
+the uncertainty of Q-values all call `step`, `move` or `sample`.
+"""
+
+from typing import Any, Literal, NamedTuple, Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pombu.data import Experience, Normaliser, moved
-from pombu.dynamics.config import (
-    Draw,
-    ImaginationConfig,
-    ModelConfig,
-    MultiStepModelConfig,
-    PlainReturnConfig,
-    Precision,
-)
-from pombu.dynamics.ensemble import Ensemble, Layers, materialise, predict
+from pombu.dynamics.config import Precision
+from pombu.dynamics.ensemble import Ensemble, Members, Unstacked, materialise
 from pombu.dynamics.termination import TerminationModel, network_of, says_ended
-from pombu.envs import ActionBox, Contract, Task, without_termination
+from pombu.envs import Contract, Task, without_termination
 from pombu.errors import UsageError
 from pombu.nn import MLP
 from pombu.parallel import jit
 
 
-class Dynamics(eqx.Module):
-    """Learned dynamics in the data's own units."""
+class Step(NamedTuple):
+    """What a step leads to, in the task's units; members on the first axis."""
 
-    layers: Layers
+    states: Float[Array, "*k n o"]
+    rewards: Float[Array, "*k n"]
+    """As the task gives them, neither clipped nor scaled."""
+    ends: Bool[Array, "*k n"]
+    """Whether the step ends the episode for good."""
+
+
+class Dynamics(eqx.Module):
+    """Learned dynamics: members, units of the data, reward and termination."""
+
+    members: Members
     observation: Normaliser
     action: Normaliser
     delta: Normaliser
@@ -41,98 +49,124 @@ class Dynamics(eqx.Module):
     """Learned termination; None leaves it to the contract."""
     most_disagreement: Float[Array, ""] | None = None
     """Above it a step is an imagined trajectory's last; None never stops one."""
+    contract: Contract | None = eqx.field(static=True, default=None)
+    """The task's own functions; without them nothing ends and rewards are learned."""
+    precision: Precision = eqx.field(static=True, default="float32")
 
-    @property
-    def members(self) -> int:
-        """K."""
-        return self.layers.biases[0].shape[0]
+    def step(self, states: Float[Array, "n o"], actions: Float[Array, "n a"]) -> "Step":
+        """Every member's mean prediction for the same rows.
 
-    def unstack(self) -> tuple[Layers, ...]:
-        """Each member's weights in arrays of their own.
-
-        A loop that predicts at every step makes them once, before it begins: a stack
-        would be sliced, that is copied, at every step.
+        Args:
+            states: before the step.
+            actions: in the task's units.
         """
-        return tuple(
-            jax.tree.map(lambda leaf, k=k: leaf[k], self.layers)
-            for k in range(self.members)
+        return self._restore(states, actions, self.outputs(states, actions))
+
+    def move(
+        self,
+        states: Float[Array, "K m o"],
+        actions: Float[Array, "K m a"],
+        noise: Float[Array, "K m y"] | None = None,
+    ) -> "Step":
+        """Every member's prediction for rows of its own.
+
+        Args:
+            states: before the step.
+            actions: in the task's units.
+            noise: standard normal draws, for Gaussian members; None takes their means.
+        """
+        x = self._inputs(states, actions)
+        mean, log_std = self.members.outputs(x, self.precision)
+        if noise is None or log_std is None:
+            return self._restore(states, actions, mean)
+        return self._restore(states, actions, mean + noise * jnp.exp(log_std))
+
+    def sample(
+        self,
+        states: Float[Array, "K m o"],
+        actions: Float[Array, "K m a"],
+        key: PRNGKeyArray,
+    ) -> "Step":
+        """Every member's draw for rows of its own; its prediction if deterministic."""
+        size = self.delta.mean.shape[-1] + int(self.reward is not None)
+        noise = jax.random.normal(key, (*states.shape[:-1], size))
+        return self.move(states, actions, noise)
+
+    def outputs(
+        self, states: Float[Array, "n o"], actions: Float[Array, "n a"]
+    ) -> Float[Array, "K n y"]:
+        """All members' normalised state changes (and rewards, where learned)."""
+        x = self._inputs(states, actions)
+        each = self.members.unstack()
+        return jnp.stack([one.outputs(x, self.precision)[0] for one in each])
+
+    def outcome(
+        self,
+        states: Float[Array, "*b o"],
+        actions: Float[Array, "*b a"],
+        following: Float[Array, "*k n o"],
+        learned_rewards: Float[Array, "*k n"] | None,
+    ) -> "Step":
+        """What steps to given next states earn, and whether they end the episode.
+
+        Args:
+            states: before the step; the same for all of `k`, or one for each.
+            actions: in the task's units.
+            following: the states that they lead to.
+            learned_rewards: where the reward is learned.
+        """
+        shape = following.shape
+        given = (
+            jnp.broadcast_to(states, shape),
+            jnp.broadcast_to(actions, (*shape[:-1], actions.shape[-1])),
+            following,
         )
+        if learned_rewards is None:
+            assert self.contract is not None, "network_sizes refuses a task without one"
+            rewards = _checked("reward", self.contract.reward(*given), following)
+        else:
+            rewards = learned_rewards
+        if self.ending is not None:
+            ends = says_ended(self.ending, self.observation, following)
+        elif self.contract is None:
+            ends = jnp.zeros(shape[:-1], bool)
+        else:
+            ended = self.contract.terminal(*given)
+            ends = _checked("terminal", ended, following).astype(bool)
+        return Step(following, rewards, ends)
+
+    def unstack(self) -> "Dynamics":
+        """The same dynamics for a loop that predicts at every step: see `Unstacked`."""
+        apart = Unstacked(self.members.unstack())
+        loop: Dynamics = eqx.tree_at(lambda d: d.members, self, apart)
+        return loop
 
     def only(self, member: Int[Array, ""]) -> "Dynamics":
-        """The same dynamics with a single member."""
-        alone = jax.tree.map(lambda leaf: leaf[member][None], self.layers)
-        single: Dynamics = eqx.tree_at(lambda dynamics: dynamics.layers, self, alone)
+        """The same dynamics with a single member, of a stack."""
+        alone = jax.tree.map(lambda leaf: leaf[member][None], self.members)
+        single: Dynamics = eqx.tree_at(lambda d: d.members, self, alone)
         return single
 
-
-class DynamicsRules(eqx.Module):
-    """What stays the same from rollout to rollout; hashable, so static under jit."""
-
-    contract: Contract | None = eqx.field(static=True)
-    box: ActionBox = eqx.field(static=True)
-    returns: PlainReturnConfig = eqx.field(static=True)
-    horizon: int = eqx.field(static=True)
-    runaway: float = eqx.field(static=True)
-    precision: Precision = eqx.field(static=True)
-    draw: Draw = eqx.field(static=True, default="trajectory")
-    real_starts: float = eqx.field(static=True, default=0.0)
-    disagreement_stop: float | None = eqx.field(static=True, default=None)
-
-
-def rules_of(
-    task: Task,
-    returns: PlainReturnConfig,
-    imagination: ImaginationConfig,
-    model: ModelConfig | MultiStepModelConfig,
-    draw: Draw = "trajectory",
-) -> DynamicsRules:
-    """The rules by which a config's trajectories are imagined in a task."""
-    contract = task.contract
-    if model.termination == "learned":
-        contract = without_termination(contract)
-    if model.kind == "simulator" and imagination.real_starts:
-        raise UsageError(
-            "imagination.real_starts begins trajectories in stored states, and "
-            "model.kind = simulator can only begin with a reset: set one of them back."
+    def _inputs(
+        self, states: Float[Array, "*b o"], actions: Float[Array, "*b a"]
+    ) -> Float[Array, "*b i"]:
+        return jnp.concatenate(
+            [self.observation.normalise(states), self.action.normalise(actions)], -1
         )
-    if model.kind == "simulator" and imagination.horizon(task.horizon) < task.horizon:
-        raise UsageError(
-            "imagination.steps cuts trajectories short, and model.kind = simulator "
-            "plays whole episodes: set one of them back."
-        )
-    _require_members(imagination, model, draw)
-    return DynamicsRules(
-        contract,
-        task.action_box,
-        returns,
-        imagination.horizon(task.horizon),
-        imagination.runaway,
-        model.precision,
-        draw,
-        imagination.real_starts,
-        imagination.disagreement_stop,
-    )
 
-
-def _require_members(
-    imagination: ImaginationConfig,
-    model: ModelConfig | MultiStepModelConfig,
-    draw: Draw,
-) -> None:
-    """Refuse to ask whether members disagree where there are none to ask."""
-    if imagination.disagreement_stop is None:
-        return
-    reasons = {
-        "model.kind = simulator has none": model.kind == "simulator",
-        "model.kind = network is a single one": model.kind == "network",
-        "draw = batch computes only one of them": draw == "batch",
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise UsageError(
-                "imagination.disagreement_stop compares what the members predict, and "
-                f"{reason}: set one of the two back."
-            )
+    def _restore(
+        self,
+        states: Float[Array, "*b o"],
+        actions: Float[Array, "*b a"],
+        output: Float[Array, "K n y"],
+    ) -> Step:
+        """What outputs of the members stand for."""
+        dim = self.delta.mean.shape[-1]
+        following = moved(states, self.delta.restore(output[..., :dim]))
+        learned = None
+        if self.reward is not None:
+            learned = self.reward.restore(output[..., dim:])[..., 0]
+        return self.outcome(states, actions, following, learned)
 
 
 _materialise = jit(materialise)
@@ -160,92 +194,50 @@ def network_sizes(task: Task, reward: str) -> tuple[int, int]:
     return inputs, task.frame_dim + int(reward == "learned")
 
 
+class PredictionConfig(Protocol):
+    """What is read of the config of a model, whatever its networks."""
+
+    @property
+    def reward(self) -> Literal["known", "learned"]:
+        """Whether the task's reward function is used."""
+
+    @property
+    def precision(self) -> Precision:
+        """Number format of matrix products."""
+
+
 def dynamics_of(
-    ensemble: Ensemble,
+    networks: Ensemble | Members,
     experience: Experience,
-    config: ModelConfig,
+    task: Task,
+    config: PredictionConfig,
     ending: TerminationModel | None = None,
 ) -> Dynamics:
-    """Join an ensemble with the units of the data it was trained on."""
-    learned = config.reward == "learned"
+    """Join networks with the units of their data and with what is known of the task.
+
+    Args:
+        networks: an ensemble as it is trained, or members that are ready to predict.
+        experience: moments of the data.
+        task: its reward and termination functions.
+        config: whether the reward is learned, and the precision.
+        ending: learned termination; None uses the task's.
+    """
+    members = _materialise(networks) if isinstance(networks, Ensemble) else networks
+    contract = task.contract
     return Dynamics(
-        _materialise(ensemble),
+        members,
         Normaliser.of(experience.observation),
         Normaliser.of(experience.action),
         Normaliser.of(experience.delta),
-        Normaliser.of(experience.reward) if learned else None,
+        Normaliser.of(experience.reward) if config.reward == "learned" else None,
         jnp.asarray(experience.returns.std[0], jnp.float32),
         network_of(ending),
+        contract=contract if ending is None else without_termination(contract),
+        precision=config.precision,
     )
 
 
-def outputs(
-    dynamics: Dynamics,
-    precision: Precision,
-    state: Float[Array, "n o"],
-    action: Float[Array, "n a"],
-    unstacked: Sequence[Layers] | None = None,
-) -> Float[Array, "K n y"]:
-    """All members' normalised state changes (and rewards, where these are learned)."""
-    x = jnp.concatenate(
-        [dynamics.observation.normalise(state), dynamics.action.normalise(action)], -1
-    )
-    members = dynamics.unstack() if unstacked is None else unstacked
-    return jnp.stack([predict(member, x, precision) for member in members])
-
-
-def predict_step(
-    dynamics: Dynamics,
-    rules: DynamicsRules,
-    state: Float[Array, "n o"],
-    action: Float[Array, "n a"],
-    unstacked: Sequence[Layers] | None = None,
-) -> tuple[Float[Array, "K n o"], Float[Array, "K n"]]:
-    """All members' next states and raw rewards.
-
-    Args:
-        dynamics: the learned dynamics.
-        rules: reward function and precision.
-        state: states before the step.
-        action: actions in the task's units.
-        unstacked: `dynamics.unstack()`, where a loop has made it.
-    """
-    output = outputs(dynamics, rules.precision, state, action, unstacked)
-    dim = dynamics.delta.mean.shape[-1]
-    following = moved(state, dynamics.delta.restore(output[..., :dim]))
-    if dynamics.reward is not None:
-        return following, dynamics.reward.restore(output[..., dim:])[..., 0]
-    assert rules.contract is not None, "network_sizes refuses a task without one"
-    reward = rules.contract.reward(
-        jnp.broadcast_to(state, following.shape),
-        jnp.broadcast_to(action, (dynamics.members, *action.shape)),
-        following,
-    )
-    return following, check_shape("reward", reward, following)
-
-
-def ends(
-    dynamics: Dynamics,
-    rules: DynamicsRules,
-    state: Float[Array, "n o"],
-    action: Float[Array, "n a"],
-    following: Float[Array, "K n o"],
-) -> Bool[Array, "K n"]:
-    """Where each member's step ends the episode for good."""
-    if dynamics.ending is not None:
-        return says_ended(dynamics.ending, dynamics.observation, following)
-    if rules.contract is None:
-        return jnp.zeros(following.shape[:-1], bool)
-    members = len(following)
-    ended = rules.contract.terminal(
-        jnp.broadcast_to(state, following.shape),
-        jnp.broadcast_to(action, (members, *action.shape)),
-        following,
-    )
-    return check_shape("terminal", ended, following).astype(bool)
-
-
-def check_shape(name: str, given: Any, following: Array) -> Array:
+def _checked(name: str, given: Any, following: Array) -> Array:
     """What a task's function gave, if it is one number per step."""
     array = jnp.asarray(given)
     due = following.shape[:-1]

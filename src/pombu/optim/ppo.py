@@ -17,7 +17,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from pombu.dynamics.config import PlainReturnConfig
-from pombu.nn import MLP, GaussianPolicy, VarianceValue, kl, log_prob, predict_value
+from pombu.nn import MLP, GaussianPolicy, VarianceValue, kl, predict_value
 from pombu.optim import objectives
 from pombu.optim.config import PolicyConfig, TailConfig, ValueConfig
 from pombu.parallel import jit
@@ -251,7 +251,7 @@ def _improve_variance(
 
 def likelihood_ratio(policy: GaussianPolicy, samples: Batch) -> Float[Array, " n"]:
     """r_theta = pi_theta(a|s) / pi_old(a|s)."""
-    now = log_prob(policy, samples.observations, samples.actions)
+    now = policy.log_prob(samples.observations, samples.actions)
     # Masked samples carry zeros; their ratio must stay finite to be weighed by 0.
     change = jnp.where(samples.weight > 0, now - samples.log_probs, 0.0)
     return jnp.exp(jnp.clip(change, -20.0, 20.0))

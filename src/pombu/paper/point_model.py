@@ -22,10 +22,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from pombu.data import learn_from, no_experience
 from pombu.dynamics.config import ModelConfig, ReturnConfig
 from pombu.dynamics.fit import FitReport, fit_dynamics, fresh_ensemble
-from pombu.dynamics.model import Dynamics, DynamicsRules, dynamics_of, predict_step
+from pombu.dynamics.model import Dynamics, dynamics_of
 from pombu.envs import Episode, Task, collect
 from pombu.nn import MLP, init_mlp, init_value, predict_value, xavier
 from pombu.parallel import Workers
+from pombu.rollout.imagine import ImaginationRules
 
 GAMMA = 1.0
 
@@ -106,13 +107,12 @@ class PointModel(eqx.Module):
 
     dynamics: Dynamics
     policy: MLP
-    rules: DynamicsRules = eqx.field(static=True)
+    rules: ImaginationRules = eqx.field(static=True)
 
     def alone(self, member: int) -> "PointModel":
         """The same with one member only."""
-        layers = jax.tree.map(lambda x: x[member : member + 1], self.dynamics.layers)
-        dynamics = dataclasses.replace(self.dynamics, layers=layers)
-        return dataclasses.replace(self, dynamics=dynamics)
+        single = self.dynamics.only(jnp.asarray(member))
+        return dataclasses.replace(self, dynamics=single)
 
 
 class Rolled(NamedTuple):
@@ -202,15 +202,14 @@ def fit_model(
         0,
         workers,
     )
-    rules = DynamicsRules(
-        contract=task.contract,
+    rules = ImaginationRules(
         box=task.action_box,
         returns=ReturnConfig(gamma=GAMMA, reward_clip=None, variance_clip=None),
         horizon=task.horizon,
         runaway=np.inf,
-        precision=config.precision,
     )
-    return PointModel(dynamics_of(ensemble, experience, config), policy, rules), report
+    dynamics = dynamics_of(ensemble, experience, task, config)
+    return PointModel(dynamics, policy, rules), report
 
 
 def roll(model: PointModel, starts: Float[Array, "N o"], key: PRNGKeyArray) -> Rolled:
@@ -221,8 +220,8 @@ def roll(model: PointModel, starts: Float[Array, "N o"], key: PRNGKeyArray) -> R
         state: Float[Array, "N o"], key: PRNGKeyArray
     ) -> tuple[Float[Array, "N o"], tuple[Array, Array, Array]]:
         action = model.rules.box.to_box(model.policy(state))
-        following, rewards = predict_step(model.dynamics, model.rules, state, action)
-        chosen = jax.random.randint(key, rows.shape, 0, model.dynamics.members)
+        following, rewards, _ = model.dynamics.step(state, action)
+        chosen = jax.random.randint(key, rows.shape, 0, model.dynamics.members.count)
         return following[chosen, rows], (state, rewards, following)
 
     keys = jax.random.split(key, model.rules.horizon)
@@ -382,7 +381,7 @@ def _until_flat(
 def imagine_samples(model: PointModel, count: int, key: PRNGKeyArray) -> ValueSamples:
     """``count`` fresh imagined trajectories, trajectory first."""
     start_key, roll_key = jax.random.split(key)
-    contract = model.rules.contract
+    contract = model.dynamics.contract
     assert contract is not None
     rolled = roll(model, contract.initial(start_key, count), roll_key)
     returns = jnp.cumsum(rolled.rewards[::-1], axis=0)[::-1] / model.dynamics.return_std

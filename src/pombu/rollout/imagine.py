@@ -10,23 +10,95 @@ may draw one member per step for the whole batch, and then only that one predict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from pombu.dynamics.config import (
+    Draw,
+    ImaginationConfig,
+    ModelConfig,
+    MultiStepModelConfig,
+    PlainReturnConfig,
+)
 from pombu.dynamics.disagreement import strays
-from pombu.dynamics.model import Dynamics, DynamicsRules, ends, predict_step
+from pombu.dynamics.model import Dynamics
+from pombu.envs import ActionBox, Task
+from pombu.errors import UsageError
 from pombu.nn import (
     MLP,
-    GaussianPolicy,
+    StochasticPolicy,
     VarianceValue,
     predict_value,
     predict_variance,
-    sample,
 )
 from pombu.parallel import Workers, jit
 from pombu.rollout.returns import scaled_reward
 from pombu.uncertainty.algorithm1 import local_uncertainty
+
+
+class ImaginationRules(eqx.Module):
+    """What stays the same from rollout to rollout; hashable, so static under jit."""
+
+    box: ActionBox = eqx.field(static=True)
+    returns: PlainReturnConfig = eqx.field(static=True)
+    horizon: int = eqx.field(static=True)
+    runaway: float = eqx.field(static=True)
+    draw: Draw = eqx.field(static=True, default="trajectory")
+    real_starts: float = eqx.field(static=True, default=0.0)
+    disagreement_stop: float | None = eqx.field(static=True, default=None)
+
+
+def rules_of(
+    task: Task,
+    returns: PlainReturnConfig,
+    imagination: ImaginationConfig,
+    model: ModelConfig | MultiStepModelConfig,
+    draw: Draw = "trajectory",
+) -> ImaginationRules:
+    """The rules by which a config's trajectories are imagined in a task."""
+    if model.kind == "simulator" and imagination.real_starts:
+        raise UsageError(
+            "imagination.real_starts begins trajectories in stored states, and "
+            "model.kind = simulator can only begin with a reset: set one of them back."
+        )
+    if model.kind == "simulator" and imagination.horizon(task.horizon) < task.horizon:
+        raise UsageError(
+            "imagination.steps cuts trajectories short, and model.kind = simulator "
+            "plays whole episodes: set one of them back."
+        )
+    _require_members(imagination, model, draw)
+    return ImaginationRules(
+        task.action_box,
+        returns,
+        imagination.horizon(task.horizon),
+        imagination.runaway,
+        draw,
+        imagination.real_starts,
+        imagination.disagreement_stop,
+    )
+
+
+def _require_members(
+    imagination: ImaginationConfig,
+    model: ModelConfig | MultiStepModelConfig,
+    draw: Draw,
+) -> None:
+    """Refuse to ask whether members disagree where there are none to ask."""
+    if imagination.disagreement_stop is None:
+        return
+    reasons = {
+        "model.kind = simulator has none": model.kind == "simulator",
+        "model.kind = network is a single one": model.kind == "network",
+        "draw = batch computes only one of them": draw == "batch",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise UsageError(
+                "imagination.disagreement_stop compares what the members predict, and "
+                f"{reason}: set one of the two back."
+            )
 
 
 class Imagined(NamedTuple):
@@ -67,10 +139,10 @@ Carry = tuple[Float[Array, "N o"], Float[Array, " N"], Bool[Array, " N"], Array]
 
 
 def imagine(
-    policy: GaussianPolicy,
+    policy: StochasticPolicy,
     value: MLP | None,
     dynamics: Dynamics,
-    rules: DynamicsRules,
+    rules: ImaginationRules,
     starts: Float[Array, "N o"],
     member_weights: Float[Array, " K"],
     key: PRNGKeyArray,
@@ -83,7 +155,7 @@ def imagine(
         policy: pi_old.
         value: V_old; None counts as 0 everywhere.
         dynamics: the learned dynamics.
-        rules: contract, action box, units, horizon and limits.
+        rules: action box, units, horizon and limits.
         starts: first states.
         member_weights: probability with which each member gives the next state; u and
             the mean reward stay uniform over members.
@@ -95,7 +167,7 @@ def imagine(
     """
     number = starts.shape[0]
     log_weights = jnp.log(member_weights)
-    unstacked = dynamics.unstack()
+    together = dynamics.unstack()
 
     def values_of(states: Float[Array, "*b o"]) -> Float[Array, "*b"]:
         if value is None:
@@ -110,25 +182,29 @@ def imagine(
     def step(
         carry: Carry, now: tuple[PRNGKeyArray, Int[Array, ""]]
     ) -> tuple[Carry, dict[str, Array]]:
+        # 1. Act.
         state, value_now, running, sound = carry
         key, index = now
         action_key, member_key = jax.random.split(key)
         observation = dynamics.observation.normalise(state)
-        action, log_prob = sample(policy, observation, action_key)
+        action, log_prob = policy.sample(observation, action_key)
         boxed = rules.box.to_box(action)
+        # 2. Predict, with all members or with the one that was drawn for the batch.
         if rules.draw == "batch":
             member = jax.random.categorical(member_key, log_weights)
             chosen = jnp.zeros(number, jnp.int32)
-            following, raw = predict_step(dynamics.only(member), rules, state, boxed)
+            ahead = dynamics.only(member).step(state, boxed)
         else:
             chosen = jax.random.categorical(member_key, log_weights, shape=(number,))
-            following, raw = predict_step(dynamics, rules, state, boxed, unstacked)
+            ahead = together.step(state, boxed)
+        following, raw, ended = ahead
+        # 3. Rewards, next values and their disagreement, Algorithm 1's d.
         reward = scaled_reward(raw, dynamics.return_std, rules.returns)
         next_values = values_of(following)
-        ended = ends(dynamics, rules, state, boxed, following)
         # Nothing is to be had after a member's end: its next value is 0 there.
         member_values = jnp.where(ended, 0.0, next_values)
         local = local_uncertainty(reward, member_values, rules.returns.gamma)
+        # 4. Follow the drawn member; what is cut off is worth what V expects.
         pick = _picker(chosen)
         next_state = pick(following)
         proceeds = running & ~pick(ended)
@@ -144,6 +220,7 @@ def imagine(
                 mean_reward = mean_reward + jnp.where(cut, beyond, 0.0)
                 doubt = gamma**2 * variance_of(next_state)
                 local = local + jnp.where(cut, doubt, 0.0)
+        # 5. Mask what ran away.
         # One member out of bounds is enough: it spoils the mean reward and d for all.
         bounded = jnp.all(jnp.abs(following) <= rules.runaway, (0, -1))
         kept = bounded & jnp.isfinite(local) & jnp.isfinite(jnp.mean(reward, 0))
@@ -190,10 +267,10 @@ _imagine = jit(imagine)
 
 
 def imagine_in_shards(
-    policy: GaussianPolicy,
+    policy: StochasticPolicy,
     value: MLP | None,
     dynamics: Dynamics,
-    rules: DynamicsRules,
+    rules: ImaginationRules,
     starts: Float[Array, "N o"],
     member_weights: Float[Array, " K"],
     key: PRNGKeyArray,

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from pombu.dynamics.model import Dynamics, DynamicsRules
+from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode, Task
 from pombu.errors import UsageError
-from pombu.nn import MLP, GaussianPolicy, VarianceValue
+from pombu.nn import MLP, StochasticPolicy, VarianceValue
 from pombu.parallel import Workers
 from pombu.rng import Keys
-from pombu.rollout.imagine import Imagined, imagine_in_shards
+from pombu.rollout.imagine import ImaginationRules, Imagined, imagine_in_shards
 from pombu.rollout.simulate import simulate
 
 
@@ -36,14 +36,14 @@ class RolloutPlan(NamedTuple):
     """U_psi, which continues D past the end of a trajectory."""
 
 
-Imaginer = Callable[[GaussianPolicy, MLP | None, RolloutPlan], Imagined]
+Imaginer = Callable[[StochasticPolicy, MLP | None, RolloutPlan], Imagined]
 
 
 def imaginer(
     kind: str,
     task: Task,
     dynamics: Dynamics,
-    rules: DynamicsRules,
+    rules: ImaginationRules,
     episodes: Sequence[Episode],
     keys: Keys,
     workers: Workers,
@@ -56,7 +56,7 @@ def imaginer(
 def in_ensemble(
     task: Task,
     dynamics: Dynamics,
-    rules: DynamicsRules,
+    rules: ImaginationRules,
     episodes: Sequence[Episode],
     keys: Keys,
     workers: Workers,
@@ -64,7 +64,7 @@ def in_ensemble(
     """Imagine in the learned dynamics."""
 
     def imagine_batch(
-        policy: GaussianPolicy, value: MLP | None, plan: RolloutPlan
+        policy: StochasticPolicy, value: MLP | None, plan: RolloutPlan
     ) -> Imagined:
         start_key = keys.jax(f"{plan.stage} start", plan.number)
         first, limits = branch_starts(
@@ -90,7 +90,7 @@ def in_ensemble(
 def in_simulator(
     task: Task,
     dynamics: Dynamics,
-    rules: DynamicsRules,
+    rules: ImaginationRules,
     episodes: Sequence[Episode],
     keys: Keys,
     workers: Workers,
@@ -98,7 +98,7 @@ def in_simulator(
     """Imagine in the real environment, with the units of the learned dynamics."""
 
     def imagine_batch(
-        policy: GaussianPolicy, value: MLP | None, plan: RolloutPlan
+        policy: StochasticPolicy, value: MLP | None, plan: RolloutPlan
     ) -> Imagined:
         return simulate(
             policy,

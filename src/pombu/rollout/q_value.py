@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from pombu.dynamics.model import Dynamics, DynamicsRules, ends, predict_step
-from pombu.nn import MLP, GaussianPolicy, predict_value
+from pombu.dynamics.model import Dynamics
+from pombu.nn import MLP, StochasticPolicy, predict_value
 from pombu.parallel import jit
-from pombu.rollout.imagine import imagine
+from pombu.rollout.imagine import ImaginationRules, imagine
 from pombu.rollout.returns import discounted_sum, scaled_reward
 from pombu.uncertainty.algorithm1 import (
     local_uncertainty,
@@ -25,10 +25,10 @@ from pombu.uncertainty.algorithm1 import (
 
 
 def q_uncertainty(
-    policy: GaussianPolicy,
+    policy: StochasticPolicy,
     value: MLP,
     dynamics: Dynamics,
-    rules: DynamicsRules,
+    rules: ImaginationRules,
     observations: Float[Array, "n o"],
     actions: Float[Array, "n a"],
     rollouts: int,
@@ -43,7 +43,7 @@ def q_uncertainty(
         policy: followed after the first action.
         value: V_phi.
         dynamics: the learned dynamics.
-        rules: its contract, units and horizon.
+        rules: units and horizon.
         observations: states.
         actions: in the environment's own units.
         rollouts: trajectories per pair.
@@ -61,10 +61,10 @@ def q_uncertainty(
 
 
 def q_returns(
-    policy: GaussianPolicy,
+    policy: StochasticPolicy,
     value: MLP,
     dynamics: Dynamics,
-    rules: DynamicsRules,
+    rules: ImaginationRules,
     observations: Float[Array, "n o"],
     actions: Float[Array, "n a"],
     key: PRNGKeyArray,
@@ -90,19 +90,18 @@ class _Appraised(NamedTuple):
 
 @jit
 def _appraise(
-    policy: GaussianPolicy,
+    policy: StochasticPolicy,
     value: MLP,
     dynamics: Dynamics,
-    rules: DynamicsRules,
+    rules: ImaginationRules,
     states: Float[Array, "n o"],
     actions: Float[Array, "n a"],
     key: PRNGKeyArray,
 ) -> _Appraised:
     member_key, rest_key = jax.random.split(key)
-    gamma = rules.returns.gamma
-    following, raw = predict_step(dynamics, rules, states, actions)
+    gamma, members = rules.returns.gamma, dynamics.members.count
+    following, raw, ended = dynamics.step(states, actions)
     rewards = scaled_reward(raw, dynamics.return_std, rules.returns)
-    ended = ends(dynamics, rules, states, actions, following)
     values = predict_value(value, dynamics.observation.normalise(following))
     returns = rewards.mean(0)
     variance = local_uncertainty(rewards, jnp.where(ended, 0.0, values), gamma)
@@ -110,7 +109,7 @@ def _appraise(
     sound = bounded & jnp.isfinite(returns) & jnp.isfinite(variance)
     if rules.horizon == 1:
         return _Appraised(returns, variance, sound)
-    chosen = jax.random.randint(member_key, (len(states),), 0, dynamics.members)
+    chosen = jax.random.randint(member_key, (len(states),), 0, members)
     rows = jnp.arange(len(states))
     rest = imagine(
         policy,
@@ -118,7 +117,7 @@ def _appraise(
         dynamics,
         replace(rules, horizon=rules.horizon - 1),
         following[chosen, rows],
-        jnp.full(dynamics.members, 1.0 / dynamics.members),
+        jnp.full(members, 1.0 / members),
         rest_key,
     )
     over = ended[chosen, rows]

@@ -1,6 +1,7 @@
 """Acting in the real environment: exploration policies side by side, and evaluation."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -8,16 +9,17 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pombu.data.normaliser import Normaliser
 from pombu.envs import Episode, Task, collect, collect_rounds
-from pombu.nn import GaussianPolicy, sample
+from pombu.nn import GaussianPolicy, StochasticPolicy
 from pombu.rng import Keys
 from pombu.training.algorithm import Policy
 
 Act = Callable[[np.ndarray, int], np.ndarray]
+P = TypeVar("P", bound=StochasticPolicy)
 
 
 @jax.jit
 def _stochastic(
-    policies: GaussianPolicy,
+    policies: StochasticPolicy,
     normaliser: Normaliser,
     observations: Float[Array, "P n o"],
     key: PRNGKeyArray,
@@ -25,8 +27,8 @@ def _stochastic(
 ) -> Float[Array, "P n a"]:
     keys = jax.random.split(jax.random.fold_in(key, step), observations.shape[0])
     normal = normaliser.normalise(observations)
-    actions, _ = jax.vmap(sample)(policies, normal, keys)
-    return actions
+    draw = jax.vmap(lambda policy, seen, key: policy.sample(seen, key)[0])
+    return draw(policies, normal, keys)
 
 
 @jax.jit
@@ -37,11 +39,11 @@ def _deterministic(
 
 
 def act_with(
-    policies: tuple[GaussianPolicy, Normaliser], number: int, key: PRNGKeyArray
+    policies: tuple[StochasticPolicy, Normaliser], number: int, key: PRNGKeyArray
 ) -> Act:
     """Act with a stack of P policies in `number` episodes, each in every P-th."""
     stack, normaliser = policies
-    count = stack.log_std.shape[0]
+    count = jax.tree.leaves(stack)[0].shape[0]
     rounds = -(-number // count)
 
     def act(observations: np.ndarray, step: int) -> np.ndarray:
@@ -56,29 +58,27 @@ def act_with(
 
 
 def act_alone(
-    policy: GaussianPolicy, normaliser: Normaliser, number: int, key: PRNGKeyArray
+    policy: StochasticPolicy, normaliser: Normaliser, number: int, key: PRNGKeyArray
 ) -> Act:
     """Act with one stochastic policy in `number` episodes."""
     return act_with(alone(policy, normaliser), number, key)
 
 
-def alone(
-    policy: GaussianPolicy, normaliser: Normaliser
-) -> tuple[GaussianPolicy, Normaliser]:
+def alone(policy: P, normaliser: Normaliser) -> tuple[P, Normaliser]:
     """One policy as a stack of policies."""
     return jax.tree.map(lambda x: x[None], policy), normaliser
 
 
 def gather(
     task: Task,
-    policies: tuple[GaussianPolicy, Normaliser],
+    policies: tuple[StochasticPolicy, Normaliser],
     number: int,
     least_steps: int,
     keys: Keys,
 ) -> list[Episode]:
     """Real episodes of a stack of policies: `number`, and more while they are short."""
     stack, normaliser = policies
-    count = stack.log_std.shape[0]
+    count = jax.tree.leaves(stack)[0].shape[0]
 
     def round_of(index: int) -> tuple[Act, list[int]]:
         # Where a round has fewer episodes than there are policies, they take turns.

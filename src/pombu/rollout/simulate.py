@@ -12,14 +12,14 @@ from jaxtyping import Float, PRNGKeyArray
 from pombu.data import Normaliser
 from pombu.dynamics.config import PlainReturnConfig
 from pombu.envs import Task, collect
-from pombu.nn import MLP, GaussianPolicy, log_prob, predict_value
+from pombu.nn import MLP, StochasticPolicy, predict_value
 from pombu.rollout.imagine import Imagined
 from pombu.rollout.real import act_alone
 from pombu.rollout.returns import scaled_reward
 
 
 def simulate(
-    policy: GaussianPolicy,
+    policy: StochasticPolicy,
     value: MLP | None,
     task: Task,
     normaliser: Normaliser,
@@ -66,7 +66,7 @@ def simulate(
     return Imagined(
         observations=states,
         actions=jnp.asarray(actions),
-        log_probs=log_prob(policy, states, jnp.asarray(actions)),
+        log_probs=policy.log_prob(states, jnp.asarray(actions)),
         rewards=rewards,
         values=jnp.zeros_like(raw) if value is None else predict_value(value, states),
         local=jnp.zeros_like(raw),

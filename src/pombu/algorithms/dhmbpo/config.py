@@ -4,55 +4,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pombu.algorithms.config import Growing
-from pombu.dynamics.config import Precision
+from pombu.dynamics.config import HomoscedasticModelConfig
 from pombu.envs import EnvConfig
 from pombu.errors import UsageError, at_least, within
-
-
-@dataclass(frozen=True)
-class NoiseModelConfig:
-    """Gaussian members with one noise scale per output, and their fit."""
-
-    members: int = 8
-    """K, networks in the ensemble."""
-    hidden: tuple[int, ...] = (256, 256, 256)
-    """Hidden layer sizes of each member (SiLU, layer normalisation)."""
-    reward: Literal["known", "learned"] = "known"
-    """`known` uses the task's reward function; `learned` predicts the reward beside the
-    state change, as is done where a task has no such function."""
-    termination: Literal["known", "learned"] = "known"
-    """`known` uses the task's termination function, and without one nothing ends;
-    `learned` learns from real episodes that terminated where imagined ones do."""
-    learning_rate: float = 1e-3
-    """Adam's step size at the start of a fit."""
-    final_learning_rate: float = 0.0
-    """Adam's step size at the end of a fit, towards which it falls linearly."""
-    weight_decay: float = 5e-4
-    """Share of the step size by which weights shrink in every gradient step."""
-    batch_size: int = 256
-    """Rows per gradient step."""
-    steps_per_new_row: float = 0.4
-    """Gradient steps of a fit per real transition that is new since the last one."""
-    min_steps: int = 200
-    """Gradient steps of a fit, at least."""
-    max_steps: int = 5000
-    """Gradient steps of a fit, at most."""
-    validation_fraction: float = 0.1
-    """Share of each trajectory that a member holds out; the errors on it are its noise
-    scale."""
-    validation_rows: int = 2000
-    """Held-out rows that the noise scale is taken from, at most."""
-    precision: Precision = "float32"
-    """Number format of the members' matrix products; sums are always float32."""
-
-    def __post_init__(self) -> None:
-        for name in ("members", "batch_size", "min_steps", "validation_rows"):
-            at_least(f"model.{name}", getattr(self, name), 1)
-        at_least("model.max_steps", self.max_steps, self.min_steps)
-        at_least("model.steps_per_new_row", self.steps_per_new_row, 0)
-        at_least("model.weight_decay", self.weight_decay, 0)
-        fraction = self.validation_fraction
-        within("model.validation_fraction", fraction, "(0, 1)", 0 < fraction < 1)
 
 
 @dataclass(frozen=True)
@@ -156,7 +110,7 @@ class DHMBPOConfig(Growing):
     """Training rollouts of an update along which all members predict, for sqrt(U)."""
     candidates: int = 8
     """Actions among which collection with a bonus chooses."""
-    model: NoiseModelConfig = field(default_factory=NoiseModelConfig)
+    model: HomoscedasticModelConfig = field(default_factory=HomoscedasticModelConfig)
     """The learned dynamics and its fit."""
     distribution: DistributionConfig = field(default_factory=DistributionConfig)
     """Distribution rollouts."""

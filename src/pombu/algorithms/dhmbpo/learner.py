@@ -28,13 +28,6 @@ from pombu.algorithms.base import (
 )
 from pombu.algorithms.dhmbpo.config import DHMBPOConfig
 from pombu.algorithms.dhmbpo.evaluation import explore, q_bias
-from pombu.algorithms.dhmbpo.model import (
-    MemberDynamics,
-    NoiseMembers,
-    fit_members,
-    init_members,
-    member_dynamics,
-)
 from pombu.algorithms.dhmbpo.networks import Critics, Networks, init_critics
 from pombu.algorithms.dhmbpo.training import REPORTED, Imagination, improve
 from pombu.data import (
@@ -46,13 +39,19 @@ from pombu.data import (
     regression,
 )
 from pombu.data.episodes import EpisodeStore
-from pombu.dynamics.model import network_sizes
+from pombu.dynamics.error import prediction_error
+from pombu.dynamics.homoscedastic import (
+    HomoscedasticMembers,
+    fit_homoscedastic,
+    fresh_homoscedastic,
+)
+from pombu.dynamics.model import Dynamics, dynamics_of
 from pombu.dynamics.termination import (
     TerminationModel,
     fit_termination,
     init_termination,
 )
-from pombu.envs import Episode, Task, collect_rounds, without_termination
+from pombu.envs import Episode, Task, collect_rounds
 from pombu.nn import SquashedPolicy, init_squashed
 from pombu.parallel import jit
 from pombu.rng import Keys
@@ -72,7 +71,7 @@ class State(Progress):
     targets: Critics
     log_temperature: Array
     bounds: Array
-    members: NoiseMembers
+    members: HomoscedasticMembers
     experience: Experience
     ending: TerminationModel | None
     """Learned termination; None where it is known."""
@@ -114,11 +113,7 @@ class Learner(TaskLearner[DHMBPOConfig]):
                 math.log(config.actor_critic.temperature), jnp.float32
             ),
             bounds=jnp.array([-1.0, 1.0], jnp.float32),
-            members=init_members(
-                keys.jax("members"),
-                config.model,
-                *network_sizes(task, config.model.reward),
-            ),
+            members=fresh_homoscedastic(keys.jax("members"), task, config.model),
             experience=no_experience(*sizes, task.frame_dim),
             ending=init_termination(keys.jax("ending"), task, config.model.termination),
         )
@@ -166,13 +161,13 @@ class Learner(TaskLearner[DHMBPOConfig]):
         """The units in which networks see states."""
         return Normaliser.of(state.experience.observation)
 
-    def dynamics(self, state: State) -> MemberDynamics:
+    def dynamics(self, state: State) -> Dynamics:
         """The learned dynamics as the state has it."""
-        return member_dynamics(
+        return dynamics_of(
             state.members,
             state.experience,
+            self.task,
             self.config.model,
-            self.contract,
             state.ending,
         )
 
@@ -253,7 +248,7 @@ class Learner(TaskLearner[DHMBPOConfig]):
         inputs, targets = regression(
             dataset, state.experience, model.reward == "learned"
         )
-        members, fitted = fit_members(
+        members, fitted = fit_homoscedastic(
             state.members,
             inputs,
             targets,
@@ -354,7 +349,8 @@ class Learner(TaskLearner[DHMBPOConfig]):
             self.config.gamma,
             keys.jax("bias"),
         )
-        return {**evaluated, "q_bias": bias}
+        error = prediction_error(self.dynamics(state), real, self.task.horizon)
+        return {**evaluated, **error, "q_bias": bias}
 
 
 @jit

@@ -64,7 +64,7 @@ def init_critics(
     form = Form("silu", "layer")
     layers = materialise(init_ensemble(key, config.critics, *sizes, form))
     last = jnp.zeros_like(layers.weights[-1])
-    return Critics(layers._replace(weights=(*layers.weights[:-1], last)))
+    return Critics(Layers((*layers.weights[:-1], last), layers.biases, form))
 
 
 def follow(targets: Critics, critics: Critics, tau: float) -> Critics:

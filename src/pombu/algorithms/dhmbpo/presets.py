@@ -8,10 +8,10 @@ from dataclasses import replace
 from pombu.algorithms.dhmbpo.config import (
     DHMBPOConfig,
     DistributionConfig,
-    NoiseModelConfig,
     SoftActorCriticConfig,
 )
 from pombu.algorithms.presets import horizon_of, is_point, trajectories
+from pombu.dynamics.config import HomoscedasticModelConfig
 
 _REAL_STEPS = 1000
 _TOTAL = 200_000
@@ -43,7 +43,7 @@ def fast(task: str, horizon: int | None) -> DHMBPOConfig:
         training_steps=3,
         batch_size=128,
         draw="rollout",
-        model=NoiseModelConfig(hidden=(256, 256)),
+        model=HomoscedasticModelConfig(hidden=(256, 256)),
         actor_critic=SoftActorCriticConfig(hidden=(256, 256)),
     )
 
@@ -63,7 +63,7 @@ def _fast_point(base: DHMBPOConfig) -> DHMBPOConfig:
         draw="rollout",
         gamma=0.95,
         distribution=DistributionConfig(steps=5, starts=64, every=10),
-        model=NoiseModelConfig(members=4, hidden=(64, 64), batch_size=64),
+        model=HomoscedasticModelConfig(members=4, hidden=(64, 64), batch_size=64),
         actor_critic=SoftActorCriticConfig(
             critics=3, hidden=(64, 64), learning_rate=1e-3
         ),
@@ -84,7 +84,7 @@ def smoke(task: str, horizon: int | None) -> DHMBPOConfig:
         batch_size=12,
         uncertainty_rows=4,
         distribution=DistributionConfig(steps=3, starts=12, every=2, kept=3),
-        model=NoiseModelConfig(
+        model=HomoscedasticModelConfig(
             members=3,
             hidden=(16, 16),
             batch_size=16,

@@ -24,8 +24,8 @@ from pombu.algorithms.dhmbpo.losses import (
     temperature_loss,
     value_bounds,
 )
-from pombu.algorithms.dhmbpo.model import MemberDynamics
 from pombu.algorithms.dhmbpo.networks import Critics, Networks, follow
+from pombu.dynamics.model import Dynamics
 from pombu.envs import ActionBox
 from pombu.nn import SquashedPolicy
 from pombu.parallel import jit
@@ -48,7 +48,7 @@ REPORTED = (
 class Imagination(eqx.Module):
     """Where rollouts happen: the learned dynamics with what it needs of the task."""
 
-    dynamics: MemberDynamics
+    dynamics: Dynamics
     box: ActionBox = eqx.field(static=True)
 
     def normal(self, states: Float[Array, "*b o"]) -> Float[Array, "*b o"]:
@@ -123,7 +123,12 @@ def move_blocks(
     if draw == "step":
         order = jax.random.permutation(order_key, members)
         states, boxed = states[order], boxed[order]
-    following, rewards, ends = world.dynamics.sample(states, boxed, key)
+    frame = world.dynamics.delta.mean.shape[-1]
+    noise = jax.random.normal(key, (*states.shape[:-1], frame))
+    if world.dynamics.reward is not None:
+        # A learned reward is its mean.
+        noise = jnp.concatenate([noise, jnp.zeros((*states.shape[:-1], 1))], -1)
+    following, rewards, ends = world.dynamics.move(states, boxed, noise)
     if draw == "step":
         back = jnp.argsort(order)
         following, rewards, ends = following[back], rewards[back], ends[back]

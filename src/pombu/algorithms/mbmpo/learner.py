@@ -38,7 +38,7 @@ from pombu.algorithms.mbmpo.metalearning import (
 from pombu.data import no_experience
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.fit import fresh_ensemble
-from pombu.dynamics.model import Dynamics, rules_of
+from pombu.dynamics.model import Dynamics
 from pombu.dynamics.termination import init_termination
 from pombu.envs import Task, collect
 from pombu.nn import MLP, GaussianPolicy
@@ -50,7 +50,7 @@ from pombu.optim.metrics import (
 from pombu.optim.ppo import Batch, improve_value
 from pombu.parallel import jit, ready
 from pombu.rng import Keys
-from pombu.rollout.imagine import imagine_in_shards
+from pombu.rollout.imagine import imagine_in_shards, rules_of
 from pombu.rollout.plan import branch_starts
 from pombu.rollout.real import act_with
 from pombu.training.algorithm import StageTimer
@@ -201,7 +201,7 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
     def tasks(self, state: State) -> list[Dynamics]:
         """Worlds of one member each."""
         dynamics = self.dynamics(state)
-        alone = [_only(dynamics, k) for k in range(dynamics.members)]
+        alone = [_only(dynamics, k) for k in range(dynamics.members.count)]
         return alone * self.config.tasks_per_member
 
     def imagine(

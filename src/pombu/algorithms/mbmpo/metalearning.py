@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pombu.dynamics.config import PlainReturnConfig
-from pombu.nn import GaussianPolicy, fit_linear, kl, log_prob, predict_linear
+from pombu.nn import GaussianPolicy, fit_linear, kl, predict_linear
 from pombu.optim import objectives
 from pombu.optim.config import TrustRegionConfig
 from pombu.optim.ppo import Batch, likelihood_ratio, prepare
@@ -67,7 +67,7 @@ def adapt(policy: GaussianPolicy, batch: Batch, rate: float | Scalar) -> Gaussia
     """The inner step: theta_i = theta + alpha grad E[log pi_theta(a|s) A]."""
 
     def gain(candidate: GaussianPolicy) -> Scalar:
-        chosen = log_prob(candidate, batch.observations, batch.actions)
+        chosen = candidate.log_prob(batch.observations, batch.actions)
         return objectives.weighted_mean(chosen * batch.advantages, batch.weight)
 
     slope = jax.grad(gain)(policy)

@@ -28,7 +28,7 @@ from pombu.data import Normaliser, no_experience
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.config import PlainReturnConfig
 from pombu.dynamics.fit import fresh_ensemble
-from pombu.dynamics.model import Dynamics, DynamicsRules, rules_of
+from pombu.dynamics.model import Dynamics
 from pombu.dynamics.termination import init_termination
 from pombu.envs import Episode, Task
 from pombu.nn import (
@@ -48,7 +48,7 @@ from pombu.optim.ppo import Batch, improve_value, prepare
 from pombu.optim.trpo import improve_policy
 from pombu.parallel import jit, ready
 from pombu.rng import Keys
-from pombu.rollout.imagine import Imagined, imagine
+from pombu.rollout.imagine import ImaginationRules, Imagined, imagine, rules_of
 from pombu.rollout.plan import RolloutPlan, starts
 from pombu.rollout.real import alone, gather
 from pombu.rollout.returns import Targets
@@ -257,7 +257,7 @@ class _StopRule:
 
     def _validate(self, policy: GaussianPolicy) -> Float[np.ndarray, " K"]:
         """The deterministic policy's return in each member."""
-        members = self._world.members
+        members = self._world.members.count
         self.steps += members * len(self._starts) * self._learner.rules.horizon
         found = self._learner.workers.map(
             lambda member: member_return(
@@ -272,7 +272,7 @@ class _StopRule:
 def member_return(
     policy: GaussianPolicy,
     dynamics: Dynamics,
-    rules: DynamicsRules,
+    rules: ImaginationRules,
     first: Float[Array, "n o"],
     member: int | Int[Array, ""],
 ) -> Float[Array, ""]:

@@ -11,6 +11,7 @@ kappa sqrt(U), the uncertainty of that return by Algorithm 1 along the sequence.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,26 +29,32 @@ from pombu.algorithms.base import (
     share_done,
 )
 from pombu.algorithms.pets.config import PETSConfig, PlannerConfig
-from pombu.algorithms.pets.planning import Controller, Planned, Sequences, plan
-from pombu.algorithms.pets.propagation import (
-    GaussianDynamics,
-    Judge,
-    PropagationRules,
+from pombu.algorithms.pets.planning import (
+    Controller,
+    Planned,
+    PlanRules,
+    Sequences,
     appraise,
-    fresh_gaussian,
-    gaussian_dynamics,
-    gaussian_regression,
-    predict_means,
+    plan,
 )
 from pombu.data import (
     Experience,
     Normaliser,
+    build_dataset,
     learn_from,
     no_experience,
+    regression,
     returns_within,
 )
 from pombu.data.episodes import EpisodeStore
-from pombu.dynamics.gaussian import GaussianEnsemble, fit_gaussian, gaussian_adam
+from pombu.dynamics.config import GaussianModelConfig
+from pombu.dynamics.gaussian import (
+    GaussianEnsemble,
+    fit_gaussian,
+    fresh_gaussian,
+    gaussian_adam,
+)
+from pombu.dynamics.model import Dynamics, dynamics_of
 from pombu.envs import Episode, Task, collect
 from pombu.nn import MLP, init_value
 from pombu.optim.ppo import Batch, improve_value, value_adam
@@ -81,14 +88,12 @@ class Learner(TaskLearner[PETSConfig]):
     ) -> None:
         super().__init__(task, config, name, workers)
         planner = config.planner
-        self.rules = PropagationRules(
-            task.contract,
+        self.rules = PlanRules(
             task.action_box,
             config.gamma,
             config.runaway,
             planner.propagation,
             1 if planner.propagation == "mean" else planner.particles,
-            config.model.precision,
         )
 
     def init(self, seed: int) -> State:
@@ -112,12 +117,12 @@ class Learner(TaskLearner[PETSConfig]):
         """The planner, to act with."""
         config = self.config
         dynamics = self.dynamics(state)
-        judge = self.judge(state) if config.kappa else None
+        value = state.value if config.kappa else None
 
         def search(observation: np.ndarray, start: Array, key: PRNGKeyArray) -> Planned:
             found: Planned = _search(
                 dynamics,
-                judge,
+                value,
                 self.rules,
                 observation,
                 start,
@@ -129,14 +134,11 @@ class Learner(TaskLearner[PETSConfig]):
 
         return Controller(search, self.task.action_dim, config.planner, self.workers)
 
-    def dynamics(self, state: State) -> GaussianDynamics:
+    def dynamics(self, state: State) -> Dynamics:
         """The learned dynamics as the state has it."""
-        return gaussian_dynamics(state.ensemble, state.experience, self.config.model)
-
-    def judge(self, state: State) -> Judge:
-        """V of Algorithm 1 as the state has it."""
-        unit = jnp.asarray(state.experience.returns.std[0], jnp.float32)
-        return Judge(state.value, unit)
+        return gaussian_dynamics(
+            state.ensemble, state.experience, self.task, self.config.model
+        )
 
     def iterate(
         self, state: State, episodes: EpisodeStore, stage: StageTimer
@@ -268,18 +270,16 @@ class Learner(TaskLearner[PETSConfig]):
         following = np.concatenate([e.observations[1:] for e in episodes])
         actions = np.concatenate([e.actions for e in episodes])
         dynamics = self.dynamics(state)
-        members, _ = predict_means(
-            dynamics, self.rules, jnp.asarray(states), jnp.asarray(actions)
-        )
+        members = dynamics.step(jnp.asarray(states), jnp.asarray(actions)).states
         gap = (np.asarray(jnp.mean(members, 0)) - following) / dynamics.observation.std
         return {"model_error_1": float(np.sqrt(np.mean(np.asarray(gap) ** 2)))}
 
 
 @partial(jit, static_argnames="config")
 def _search(
-    dynamics: GaussianDynamics,
-    judge: Judge | None,
-    rules: PropagationRules,
+    dynamics: Dynamics,
+    value: MLP | None,
+    rules: PlanRules,
     observation: Float[Array, " o"],
     start: Float[Array, "h a"],
     key: PRNGKeyArray,
@@ -289,12 +289,45 @@ def _search(
     """One search over all candidates, particles and members."""
 
     def score(sequences: Sequences, key: PRNGKeyArray) -> Float[Array, " p"]:
-        found = appraise(dynamics, rules, observation, sequences, key, judge)
+        found = appraise(dynamics, rules, observation, sequences, key, value)
         if found.uncertainty is None:
             return found.returns
         return found.returns - kappa * found.uncertainty
 
     return plan(score, start, key, config)
+
+
+def gaussian_dynamics(
+    ensemble: GaussianEnsemble,
+    experience: Experience,
+    task: Task,
+    config: GaussianModelConfig,
+) -> Dynamics:
+    """Join the ensemble with its units; without normalised targets these are 1."""
+    dynamics = dynamics_of(ensemble, experience, task, config)
+    if config.normalise_targets:
+        return dynamics
+
+    def plain(units: Normaliser | None) -> Normaliser | None:
+        if units is None:
+            return None
+        return Normaliser(jnp.zeros_like(units.mean), jnp.ones_like(units.std))
+
+    return replace(dynamics, delta=plain(dynamics.delta), reward=plain(dynamics.reward))
+
+
+def gaussian_regression(
+    episodes: Sequence[Episode], experience: Experience, config: GaussianModelConfig
+) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets of the ensemble from all real data."""
+    dataset = build_dataset(episodes, 1, 0.0, 0, 0)
+    learned = config.reward == "learned"
+    inputs, targets = regression(dataset, experience, learned)
+    if config.normalise_targets:
+        return inputs, targets
+    changes = dataset.deltas[:, : len(experience.delta.mean)]
+    raw = [changes, dataset.rewards[:, None]]
+    return inputs, np.concatenate(raw if learned else raw[:1], 1)
 
 
 def value_samples(

@@ -1,21 +1,40 @@
 """Planning: the action sequence that scores best, found anew at every real step.
 
 Sequences live in policy space, where [-1, 1] spans the action box. A score is any
-function of a whole population of sequences, so what an action sequence is worth is
-decided elsewhere. The controller carries each episode's plan from step to step.
+function of a whole population of sequences. The controller carries each episode's plan
+from step to step.
+
+What a sequence is worth (`appraise`): trajectory sampling moves particles, each by a
+member's Gaussian: by the same member all along (TS-infinity) or by another at every
+step (TS1). The cheaper alternative moves one particle along the mean of all members.
+Either way one scan serves all sequences, particles and members.
+
+The uncertainty of a sequence's return is Algorithm 1's: along the mean trajectory every
+member predicts a reward and a next state, the variance over members of r + gamma V is
+the local uncertainty, and a backward pass adds it up.
 """
 
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from pombu.algorithms.pets.config import PlannerConfig
+from pombu.algorithms.pets.config import PlannerConfig, Propagation
+from pombu.dynamics.model import Dynamics
+from pombu.envs import ActionBox
+from pombu.nn import MLP, predict_value
 from pombu.parallel import Workers
+from pombu.rollout.returns import discounted_sum
+from pombu.uncertainty.algorithm1 import (
+    local_uncertainty,
+    propagate,
+    standard_deviation,
+)
 
 Sequences = Float[Array, "p h a"]
 Score = Callable[[Sequences, PRNGKeyArray], Float[Array, " p"]]
@@ -189,3 +208,145 @@ class Controller:
 
 
 _move_on = jax.jit(move_on)
+
+
+class PlanRules(eqx.Module):
+    """What stays the same from plan to plan; hashable, so static under jit."""
+
+    box: ActionBox = eqx.field(static=True)
+    gamma: float = eqx.field(static=True)
+    runaway: float = eqx.field(static=True)
+    propagation: Propagation = eqx.field(static=True)
+    particles: int = eqx.field(static=True)
+
+
+class Appraisal(NamedTuple):
+    """Of every sequence."""
+
+    returns: Float[Array, " p"]
+    """Mean return; not a number where a state ran away."""
+    uncertainty: Float[Array, " p"] | None
+    """sqrt(U) in units of reward, where it was asked for."""
+
+
+def appraise(
+    dynamics: Dynamics,
+    rules: PlanRules,
+    start: Float[Array, " o"],
+    sequences: Sequences,
+    key: PRNGKeyArray,
+    value: MLP | None = None,
+) -> Appraisal:
+    """Mean return of every sequence, and its uncertainty where there is a V.
+
+    Args:
+        dynamics: the learned dynamics.
+        rules: action box, discount and propagation.
+        start: the present state.
+        sequences: actions in policy space.
+        key: the particles' draws.
+        value: V of Algorithm 1, in units of `dynamics.return_std`; None leaves the
+            uncertainty out.
+    """
+    actions = rules.box.to_box(jnp.swapaxes(sequences, 0, 1))
+    first = jnp.broadcast_to(start, (sequences.shape[0], start.shape[-1]))
+    if rules.propagation != "mean" and value is None:
+        return Appraisal(_by_particles(dynamics, rules, first, actions, key), None)
+    returns, uncertainty = _along_the_mean(dynamics, rules, first, actions, value)
+    if rules.propagation != "mean":
+        returns = _by_particles(dynamics, rules, first, actions, key)
+    return Appraisal(returns, uncertainty)
+
+
+def _along_the_mean(
+    dynamics: Dynamics,
+    rules: PlanRules,
+    first: Float[Array, "p o"],
+    actions: Float[Array, "h p a"],
+    value: MLP | None,
+) -> tuple[Float[Array, " p"], Float[Array, " p"] | None]:
+    together = dynamics.unstack()
+
+    def step(
+        carry: tuple[Array, Array], action: Float[Array, "p a"]
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
+        # 1. All members predict from the mean state, and their mean is the next one.
+        state, running = carry
+        members = together.step(state, action)
+        learned = None if dynamics.reward is None else jnp.mean(members.rewards, 0)
+        mean = dynamics.outcome(state, action, jnp.mean(members.states, 0), learned)
+        proceeds = running * ~mean.ends
+        # 2. Where members differ in r + gamma V, the return is uncertain.
+        local = jnp.zeros_like(mean.rewards)
+        if value is not None:
+            normal = dynamics.observation.normalise(members.states)
+            values = dynamics.return_std * predict_value(value, normal)
+            values = jnp.where(members.ends, 0.0, values)
+            local = local_uncertainty(members.rewards, values, rules.gamma)
+            local = jnp.where(running > 0, local, 0.0)
+        # 3. Nothing is earned after an end.
+        earned = jnp.where(running > 0, mean.rewards, 0.0)
+        return (_bounded(rules, mean.states), proceeds), (earned, local, proceeds)
+
+    begin = (first, jnp.ones(first.shape[0]))
+    _, (rewards, local, continues) = jax.lax.scan(step, begin, actions)
+    returns = discounted_sum(rewards, continues, rules.gamma)[0]
+    if value is None:
+        return returns, None
+    return returns, standard_deviation(propagate(local, rules.gamma, continues)[0])
+
+
+def _by_particles(
+    dynamics: Dynamics,
+    rules: PlanRules,
+    first: Float[Array, "p o"],
+    actions: Float[Array, "h p a"],
+    key: PRNGKeyArray,
+) -> Float[Array, " p"]:
+    """Mean return of particles that the members move, as many each.
+
+    All sequences meet the same members and the same noise: what differs between their
+    returns is then due to the actions alone.
+    """
+    together = dynamics.unstack()
+    count, (population, dim) = rules.particles, first.shape
+    outputs = dynamics.delta.mean.shape[-1] + int(dynamics.reward is not None)
+
+    def by_member(rows: Float[Array, "c p d"]) -> Float[Array, "K m d"]:
+        """Particles and sequences, dealt out to the members in their order."""
+        return rows.reshape(dynamics.members.count, -1, rows.shape[-1])
+
+    def step(
+        carry: tuple[Array, Array], now: tuple[Float[Array, "p a"], PRNGKeyArray]
+    ) -> tuple[tuple[Array, Array], Float[Array, " p"]]:
+        # 1. TS1 gives every particle another member.
+        (state, running), (action, key) = carry, now
+        noise_key, order_key = jax.random.split(key)
+        if rules.propagation == "ts1":
+            order = jax.random.permutation(order_key, count)
+            state, running = state[order], running[order]
+        # 2. Each member moves its particles by one draw per particle.
+        boxed = jnp.broadcast_to(action, (count, *action.shape))
+        noise = jax.random.normal(noise_key, (count, 1, outputs))
+        noise = jnp.broadcast_to(noise, (count, population, outputs))
+        ahead = together.move(by_member(state), by_member(boxed), by_member(noise))
+        # 3. Nothing is earned after an end.
+        reward, ends = (x.reshape(count, population) for x in ahead[1:])
+        earned = jnp.mean(jnp.where(running > 0, reward, 0.0), 0)
+        following = ahead.states.reshape(count, population, dim)
+        return (_bounded(rules, following), running * ~ends), earned
+
+    begin = (
+        jnp.broadcast_to(first, (count, population, dim)),
+        jnp.ones((count, population)),
+    )
+    keys = jax.random.split(key, actions.shape[0])
+    _, rewards = jax.lax.scan(step, begin, (actions, keys))
+    discounts = rules.gamma ** jnp.arange(actions.shape[0])
+    return discounts @ rewards
+
+
+def _bounded(rules: PlanRules, state: Float[Array, "*b o"]) -> Float[Array, "*b o"]:
+    """A state that ran away is no number, and neither is any return after it."""
+    inside = jnp.all(jnp.abs(state) <= rules.runaway, -1, keepdims=True)
+    return jnp.where(inside, state, jnp.nan)

@@ -37,7 +37,6 @@ from pombu.algorithms.pombu.exploration import (
 from pombu.data import Normaliser, no_experience
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.fit import fresh_ensemble
-from pombu.dynamics.model import rules_of
 from pombu.dynamics.termination import init_termination
 from pombu.envs import Episode, Task
 from pombu.nn import MLP, GaussianPolicy, VarianceValue, init_value, init_variance
@@ -52,7 +51,7 @@ from pombu.optim.ppo import (
     value_adam,
 )
 from pombu.rng import Keys
-from pombu.rollout.imagine import Imagined
+from pombu.rollout.imagine import Imagined, rules_of
 from pombu.rollout.plan import RolloutPlan
 from pombu.rollout.real import alone, gather
 from pombu.training.algorithm import StageTimer

@@ -42,7 +42,7 @@ from pombu.data import (
 )
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.ensemble import Layers
-from pombu.dynamics.model import Dynamics, rules_of
+from pombu.dynamics.model import Dynamics
 from pombu.dynamics.termination import init_termination
 from pombu.envs import Episode, Task, collect_rounds
 from pombu.nn import MLP, GaussianPolicy, init_value
@@ -55,6 +55,7 @@ from pombu.optim.objectives import weighted_mean
 from pombu.optim.ppo import Batch, improve_value, prepare, value_adam
 from pombu.optim.trpo import improve_policy
 from pombu.rng import Keys
+from pombu.rollout.imagine import rules_of
 from pombu.rollout.plan import RolloutPlan
 from pombu.rollout.real import Act, act_alone, round_keys
 from pombu.training.algorithm import StageTimer
@@ -184,7 +185,7 @@ class Learner(ModelLearner[SLBOConfig, State]):
         state = eqx.tree_at(
             lambda s: (s.network, s.network_optimiser),
             state,
-            (dynamics.layers, optimiser),
+            (dynamics.members, optimiser),
         )
         metrics = trust_region_metrics(summaries)
         return state, metrics | ({"model_loss": losses[-1]} if losses else {})

@@ -20,10 +20,10 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pombu.data import Experience, Normaliser, Transitions, moved
-from pombu.dynamics.config import MultiStepModelConfig, Precision
-from pombu.dynamics.ensemble import Layers
-from pombu.dynamics.model import Dynamics, network_sizes, outputs
-from pombu.dynamics.termination import TerminationModel, network_of
+from pombu.dynamics.config import MultiStepModelConfig
+from pombu.dynamics.ensemble import Layers, Members
+from pombu.dynamics.model import Dynamics, dynamics_of, network_sizes
+from pombu.dynamics.termination import TerminationModel
 from pombu.envs import Task
 from pombu.errors import UsageError
 from pombu.nn import xavier
@@ -61,28 +61,19 @@ def network_dynamics(
 ) -> Dynamics:
     """Join the network with its units: actions are seen in policy space."""
     box = task.action_box
-    learned = config.reward == "learned"
-    return Dynamics(
-        layers,
-        Normaliser.of(experience.observation),
-        Normaliser(jnp.asarray(box.middle), jnp.asarray(box.unit)),
-        Normaliser.of(experience.delta),
-        Normaliser.of(experience.reward) if learned else None,
-        jnp.asarray(experience.returns.std[0], jnp.float32),
-        network_of(ending),
-    )
+    dynamics = dynamics_of(layers, experience, task, config, ending)
+    units = Normaliser(jnp.asarray(box.middle), jnp.asarray(box.unit))
+    own: Dynamics = eqx.tree_at(lambda d: d.action, dynamics, units)
+    return own
 
 
-def multistep_loss(
-    dynamics: Dynamics, sequence: Transitions, precision: Precision
-) -> Float[Array, ""]:
+def multistep_loss(dynamics: Dynamics, sequence: Transitions) -> Float[Array, ""]:
     """Mean over steps and sequences of the normalised error's root mean square.
 
     Args:
         dynamics: the network and its units.
         sequence: consecutive rows of the data, each field with the leading axes
             [steps, batch].
-        precision: number format of matrix products.
     """
     frame = dynamics.delta.mean.shape[-1]
     upcoming = jnp.roll(sequence.states, -1, 0)
@@ -91,7 +82,7 @@ def multistep_loss(
         state: Float[Array, "b o"], row: tuple[Transitions, Float[Array, "b o"]]
     ) -> tuple[Float[Array, "b o"], Float[Array, " b"]]:
         real, next_start = row
-        predicted = outputs(dynamics, precision, state, real.actions)[0]
+        predicted = dynamics.outputs(state, real.actions)[0]
         target = dynamics.delta.normalise((real.following - real.states)[:, :frame])
         if dynamics.reward is not None:
             reward = dynamics.reward.normalise(real.rewards[:, None])
@@ -154,20 +145,20 @@ def _train(
 ) -> tuple[Dynamics, Any, Float[Array, ""]]:
     transform = network_adam(config)
 
-    def put(layers: Layers) -> Dynamics:
-        placed: Dynamics = eqx.tree_at(lambda w: w.layers, dynamics, layers)
+    def put(layers: Members) -> Dynamics:
+        placed: Dynamics = eqx.tree_at(lambda d: d.members, dynamics, layers)
         return placed
 
-    def loss(layers: Layers, first: Int[Array, " b"]) -> tuple[Array, Array]:
+    def loss(layers: Members, first: Int[Array, " b"]) -> tuple[Array, Array]:
         index = first + jnp.arange(config.steps)[:, None]
         sequence = jax.tree.map(lambda x: x[index], data)
-        error = multistep_loss(put(layers), sequence, config.precision)
+        error = multistep_loss(put(layers), sequence)
         size = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(layers))
         return error + 0.5 * config.weight_decay * size, error
 
     def step(
-        carry: tuple[Layers, Any], first: Int[Array, " b"]
-    ) -> tuple[tuple[Layers, Any], Array]:
+        carry: tuple[Members, Any], first: Int[Array, " b"]
+    ) -> tuple[tuple[Members, Any], Array]:
         layers, optimiser = carry
         gradient, error = jax.grad(loss, has_aux=True)(layers, first)
         direction, optimiser = transform.update(gradient, optimiser)
@@ -176,5 +167,7 @@ def _train(
         )
         return (layers, optimiser), error
 
-    (layers, optimiser), errors = jax.lax.scan(step, (dynamics.layers, optimiser), rows)
+    (layers, optimiser), errors = jax.lax.scan(
+        step, (dynamics.members, optimiser), rows
+    )
     return put(layers), optimiser, jnp.mean(errors)

@@ -22,10 +22,10 @@ from numpy import ndarray
 from pombu.agent.runs import algorithm_of, load_state
 from pombu.agent.video import frames, write_video
 from pombu.algorithms.pombu.learner import Learner, State
-from pombu.dynamics.model import DynamicsRules
 from pombu.envs import collect
 from pombu.errors import UsageError
 from pombu.rng import Keys
+from pombu.rollout.imagine import ImaginationRules
 from pombu.rollout.q_value import q_returns, q_uncertainty
 from pombu.training.algorithm import Algorithm
 from pombu.training.run import Run
@@ -184,7 +184,7 @@ def _real_returns(
     )
 
 
-def _discounted(rewards: np.ndarray, rules: DynamicsRules) -> float:
+def _discounted(rewards: np.ndarray, rules: ImaginationRules) -> float:
     """The return that the agent seeks, in units of the task's reward."""
     clip = rules.returns.reward_clip
     limited = rewards if clip is None else np.clip(rewards, -clip, clip)
