@@ -6,7 +6,7 @@ task's own functions, or learned. Imagination, planning, value expansion, diagno
 the uncertainty of Q-values all call `step`, `move` or `sample`.
 """
 
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -194,6 +194,7 @@ def network_sizes(task: Task, reward: str) -> tuple[int, int]:
     return inputs, task.frame_dim + int(reward == "learned")
 
 
+@runtime_checkable
 class PredictionConfig(Protocol):
     """What is read of the config of a model, whatever its networks."""
 

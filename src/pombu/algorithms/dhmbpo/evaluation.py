@@ -54,7 +54,7 @@ def q_bias(
     return float(jnp.mean(gap))
 
 
-@jit
+@partial(jit, static_argnames="gamma")
 def _gaps(
     networks: Networks,
     normal: Float[Array, "e T o"],
