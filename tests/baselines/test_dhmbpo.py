@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
+from pombu import DHMBPO
+from pombu.agent.numpy_policy import load_policy
 from pombu.algorithms.dhmbpo.config import (
     DHMBPOConfig,
     DistributionConfig,
@@ -34,13 +37,20 @@ from pombu.algorithms.dhmbpo.training import (
     training_rollout,
     update,
 )
+from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import make
+from pombu.cli import main
 from pombu.data import Normaliser
+from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.config import HomoscedasticModelConfig
 from pombu.dynamics.ensemble import Layers
 from pombu.dynamics.homoscedastic import SMOOTH, HomoscedasticMembers
 from pombu.dynamics.model import Dynamics
-from pombu.envs import ActionBox, Episode
+from pombu.envs import ActionBox, Episode, load
+from pombu.errors import UsageError
 from pombu.nn import MLP, SquashedPolicy, init_squashed
+from pombu.parallel import jit
+from pombu.training.algorithm import StageTimer
 from pombu.uncertainty.algorithm1 import q_uncertainty
 
 K, B, H, GAMMA = 2, 6, 3, 0.9
@@ -73,6 +83,10 @@ class Quadratic:
         return jnp.zeros((n, 2))
 
 
+QUADRATIC = Quadratic()
+"""One, so that all tests share what is compiled for it."""
+
+
 def unit(dim: int) -> Normaliser:
     return Normaliser(jnp.zeros(dim), jnp.ones(dim))
 
@@ -99,7 +113,7 @@ def world_of(std: float, changes: np.ndarray = CHANGES) -> Imagination:
         unit(dim),
         None,
         jnp.ones(()),
-        contract=Quadratic(),
+        contract=QUADRATIC,
     )
     return Imagination(dynamics, BOX)
 
@@ -124,12 +138,18 @@ def starts_of(number: int = B, seed: int = 5) -> Array:
     return jax.random.uniform(jax.random.key(seed), (number, 2), minval=-1.0)
 
 
+# Compiled, because step by step they take seconds.
+rolled_out = jit(training_rollout, static_argnames="config")
+uncertainty_of = jit(member_uncertainty, static_argnames="config")
+updated = jit(update, static_argnames=("target_entropy", "config"))
+
+
 @pytest.fixture(scope="module")
 def rollout() -> TrainingRollout:
     """With two rows that end early."""
     networks = networks_of()
     starts = starts_of().at[0].set(jnp.array([1.5, 1.0])).at[4, 0].set(1.1)
-    found = training_rollout(
+    found = rolled_out(
         networks.policy, world_of(0.1), starts, jax.random.key(1), CONFIG
     )
     assert 0 < float(found.alive[-1].mean()) < 1
@@ -163,7 +183,7 @@ def test_a_training_rollout_is_the_policy_in_its_members(
     """Without noise, step by step: row i belongs to member i // (B / K)."""
     networks, world = networks_of(), world_of(0.0)
     starts = np.asarray(rollout.states[0])
-    found = training_rollout(
+    found = rolled_out(
         networks.policy, world, jnp.asarray(starts), jax.random.key(1), CONFIG
     )
     for row in range(B):
@@ -188,9 +208,7 @@ def test_a_training_rollout_is_the_policy_in_its_members(
 def test_blocks_change_members_at_every_step_if_asked() -> None:
     networks, world = networks_of(), world_of(0.0)
     config = replace(CONFIG, draw="step", training_steps=8)
-    found = training_rollout(
-        networks.policy, world, starts_of(), jax.random.key(4), config
-    )
+    found = rolled_out(networks.policy, world, starts_of(), jax.random.key(4), config)
     states, actions = np.asarray(found.states), np.asarray(found.actions)
     seen = set()
     for t in range(8):
@@ -322,7 +340,7 @@ def learned_direction(
 ) -> tuple[Any, Any]:
     """The actor's gradient of an update, read off the first moment of Adam."""
     key = jax.random.key(7)
-    after, memory, _ = update(
+    after, memory, _ = updated(
         networks,
         fresh_optimisers(networks, config),
         world,
@@ -346,20 +364,20 @@ def test_the_actors_gradient_is_that_of_finite_differences(kappa: float) -> None
     roll_key = jax.random.split(jax.random.key(7))[0]
 
     def loss(policy: SquashedPolicy) -> float:
-        rolled = training_rollout(policy, world, starts, roll_key, config)
+        rolled = rolled_out(policy, world, starts, roll_key, config)
         tail = after.critics.values(
             rolled.states[-1], rolled.actions[-1], after.bounds
         ).mean(0)
         value = soft_value(rolled, tail, jnp.asarray(TEMPERATURE), GAMMA)
         # V's own actor is held fixed.
-        uncertainty = member_uncertainty(
+        uncertainty = uncertainty_of(
             rolled, networks.policy, after.critics, after.bounds, world, config
         )
         return float(-value.mean() + kappa * uncertainty.mean())
 
     leaves, tree = jax.tree.flatten(networks.policy)
     slopes = jax.tree.leaves(gradient)
-    step = 2e-2
+    step = 3e-3
     for number, leaf in enumerate(leaves):
         index = (0,) * leaf.ndim
         sides = []
@@ -368,7 +386,7 @@ def test_the_actors_gradient_is_that_of_finite_differences(kappa: float) -> None
             changed = [*leaves[:number], moved, *leaves[number + 1 :]]
             sides.append(loss(jax.tree.unflatten(tree, changed)))
         slope = (sides[0] - sides[1]) / (2 * step)
-        assert slopes[number][index] == pytest.approx(slope, rel=2e-2, abs=2e-3)
+        assert slopes[number][index] == pytest.approx(slope, rel=1e-2, abs=1e-2)
 
 
 def test_the_actors_gradient_is_the_closed_form_of_a_linear_quadratic_problem() -> None:
@@ -420,7 +438,7 @@ def test_the_actors_gradient_is_the_closed_form_of_a_linear_quadratic_problem() 
 
 def test_critics_learn_alone_while_the_actor_waits() -> None:
     networks = networks_of()
-    after, memory, _ = update(
+    after, memory, _ = updated(
         networks,
         fresh_optimisers(networks, CONFIG),
         world_of(0.1),
@@ -444,7 +462,7 @@ def test_sqrt_u_is_algorithm_1_along_the_rollout(rollout: TrainingRollout) -> No
     """The library's own Algorithm 1, with a last step of all critics as members."""
     networks, world = networks_of(), world_of(0.1)
     rows = CONFIG.uncertainty_rows
-    found = member_uncertainty(
+    found = uncertainty_of(
         rollout, networks.policy, networks.critics, networks.bounds, world, CONFIG
     )
     count = networks.critics.members
@@ -529,3 +547,79 @@ def test_q_bias_is_a_loop() -> None:
             total += GAMMA ** len(episode) * mean_q(last, mode)
         gaps.append(mean_q(episode.observations[0], episode.actions[0] / 2) - total)
     assert found == pytest.approx(np.mean(gaps), rel=1e-3, abs=1e-3)
+
+
+# The learner.
+
+
+def test_a_learned_reward_and_learned_ends_are_imagined() -> None:
+    config = preset("dhmbpo", "smoke", "Point2D", 10)
+    config = replace(
+        config,
+        learning_starts=0,
+        model=replace(config.model, reward="learned", termination="learned"),
+    )
+    learner = make("dhmbpo", load(config.env), config)
+    state, metrics = learner.iterate(learner.init(0), EpisodeStore(), StageTimer())
+    assert np.isfinite(list(metrics.values())).all()
+    assert state.members.log_std.shape == (3, 3)
+    assert int(state.updates) == 2
+    assert int(state.imagined_steps) == 12 * 3 + 2 * 12 * 2
+
+
+def test_updates_wait_for_learning_starts_and_then_count_every_step() -> None:
+    config = replace(
+        preset("dhmbpo", "smoke", "Point2D", 10),
+        learning_starts=40,
+        updates_per_step=0.2,
+        bonus=1.0,
+        kappa=0.5,
+    )
+    learner = make("dhmbpo", load(config.env), config)
+    state, episodes = learner.init(0), EpisodeStore()
+    updates = []
+    for _ in range(3):
+        state, metrics = learner.iterate(state, episodes, StageTimer())
+        updates.append(int(state.updates))
+    assert updates == [0, 8, 12]
+    assert {"sqrt_u", "q_bias", "entropy", "temperature", "model_error_1"} <= {*metrics}
+
+
+def test_it_trains_resumes_and_exports_by_command(tmp_path: Path) -> None:
+    run, file = tmp_path / "run", tmp_path / "policy.safetensors"
+    arguments = ["--algo", "dhmbpo", "--env", "Point2D", "--preset", "smoke"]
+    size = ["--horizon", "10", "--total-steps", "40", "--out", str(run)]
+    assert main(["train", *arguments, *size]) == 0
+    assert main(["export", str(run), str(file)]) == 0
+    agent = DHMBPO.load(run)
+    states = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
+    np.testing.assert_allclose(
+        load_policy(str(file))(states), agent.predict(states)[0], atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"training_steps": 0}, "training_steps is 0"),
+        ({"kappa": -1.0}, r"kappa is -1\.0"),
+        ({"bonus": -0.5}, r"bonus is -0\.5"),
+        ({"gamma": 1.0}, r"gamma is 1\.0"),
+        ({"batch_size": 7}, "batch_size is 7, no multiple of model.members = 2"),
+        ({"uncertainty_rows": 9}, "uncertainty_rows is 9"),
+    ],
+)
+def test_bad_values_are_named(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        replace(CONFIG, **change)
+
+
+@pytest.mark.parametrize("field", ["steps", "starts", "every", "kept"])
+def test_distribution_rollouts_have_something_of_everything(field: str) -> None:
+    with pytest.raises(UsageError, match=rf"distribution\.{field} is 0"):
+        replace(CONFIG.distribution, **{field: 0})
+
+
+def test_there_are_as_many_critics_as_are_drawn() -> None:
+    with pytest.raises(UsageError, match=r"actor_critic\.subset is 4"):
+        replace(CONFIG.actor_critic, subset=4)

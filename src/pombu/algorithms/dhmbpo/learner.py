@@ -90,8 +90,6 @@ class Learner(TaskLearner[DHMBPOConfig]):
         workers: int | None = None,
     ) -> None:
         super().__init__(task, config, name, workers)
-        learned = config.model.termination == "learned"
-        self.contract = without_termination(task.contract) if learned else task.contract
         aim = config.actor_critic.target_entropy
         self.target_entropy = -float(task.action_dim) if aim is None else aim
 

@@ -43,7 +43,7 @@ def fast(task: str, horizon: int | None) -> DHMBPOConfig:
         training_steps=3,
         batch_size=128,
         draw="rollout",
-        model=HomoscedasticModelConfig(hidden=(256, 256)),
+        model=HomoscedasticModelConfig(hidden=(256, 256), learning_rate=6e-3),
         actor_critic=SoftActorCriticConfig(hidden=(256, 256)),
     )
 

@@ -289,7 +289,7 @@ def update(
 
     (loss, values), sensitivity = jax.value_and_grad(actor_loss, has_aux=True)(rollout)
     (gradient,) = pull_back(sensitivity)
-    norm = optax.global_norm(gradient)
+    norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)))
     direction, policy_memory = transform.update(gradient, optimisers.policy)
     policy = optax.apply_updates(networks.policy, direction)
     # 5. The temperature towards the entropy aimed at, at the first step.
