@@ -28,8 +28,10 @@ def export_policy(path: Path, task: Task, state: Any, about: dict[str, Any]) -> 
     """
     policy = getattr(state, "policy", None)
     experience = getattr(state, "experience", None)
-    known = isinstance(policy, GaussianPolicy | SquashedPolicy)
-    if not known or not isinstance(experience, Experience):
+    if not (
+        isinstance(policy, GaussianPolicy | SquashedPolicy)
+        and isinstance(experience, Experience)
+    ):
         raise UsageError(
             f"A {about.get('algorithm')} policy cannot be exported: only algorithms "
             "that learn a Gaussian policy network can (pombu, meppo, metrpo, slbo, "
