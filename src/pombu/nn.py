@@ -1,13 +1,14 @@
-"""Networks: multilayer perceptrons, Gaussian policies and value functions."""
+"""Networks: multilayer perceptrons, policies, value functions, and gradient steps."""
 
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 Initializer = Callable[[PRNGKeyArray, tuple[int, int], float], Float[Array, "i o"]]
@@ -273,3 +274,71 @@ def fit_linear(
     products = jnp.einsum("hnf,hn->f", weighted, returns) / count
     ridge = _RIDGE * jnp.eye(len(products))
     return LinearValue(jnp.linalg.solve(squares + ridge, products))
+
+
+def adam(
+    gradient_clip: float | None = None, eps: float = 1e-8
+) -> optax.GradientTransformation:
+    """Adam's direction, perhaps of clipped gradients; `gradient_step` gives its length.
+
+    Args:
+        gradient_clip: largest global norm of a gradient; None does not clip.
+        eps: added to the root of the second moment.
+    """
+    direction = optax.scale_by_adam(eps=eps)
+    if gradient_clip is None:
+        return direction
+    return optax.chain(optax.clip_by_global_norm(gradient_clip), direction)
+
+
+class Descent(NamedTuple):
+    """How far a gradient descent has come."""
+
+    parameters: Any
+    optimiser: Any
+    """Adam's memory."""
+
+
+Loss = Callable[..., tuple[Float[Array, ""], Any]]
+"""From parameters and samples to what is minimised, and what is reported of it."""
+
+
+def gradient_step(
+    loss: Loss,
+    transform: optax.GradientTransformation,
+    descent: Descent,
+    rate: float | Float[Array, ""],
+    *samples: Any,
+) -> tuple[Descent, Any, Float[Array, ""]]:
+    """One step down the loss; what it reports, and the gradient's norm.
+
+    Args:
+        loss: what to minimise.
+        transform: from gradients to a direction.
+        descent: where it starts.
+        rate: length of the step, in units of the direction.
+        samples: what the loss is taken of.
+    """
+    gradient, reported = jax.grad(loss, has_aux=True)(descent.parameters, *samples)
+    direction, optimiser = transform.update(gradient, descent.optimiser)
+    parameters = jax.tree.map(lambda w, d: w - rate * d, descent.parameters, direction)
+    return Descent(parameters, optimiser), reported, optax.tree.norm(gradient)
+
+
+def gradient_steps(
+    loss: Loss,
+    transform: optax.GradientTransformation,
+    descent: Descent,
+    rate: float | Float[Array, ""],
+    batches: Any,
+) -> tuple[Descent, tuple[Any, Float[Array, " s"]]]:
+    """A step on each of the batches, which are stacked on the first axis.
+
+    Reports and norms of the gradients are stacked as well.
+    """
+
+    def step(now: Descent, batch: Any) -> tuple[Descent, tuple[Any, Array]]:
+        later, reported, norm = gradient_step(loss, transform, now, rate, batch)
+        return later, (reported, norm)
+
+    return jax.lax.scan(step, descent, batches)

@@ -10,8 +10,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from pombu.algorithms.mbmpo.config import MBMPOConfig
-from pombu.algorithms.mbmpo.learner import Learner
-from pombu.algorithms.mbmpo.metalearning import (
+from pombu.algorithms.mbmpo.learner import (
+    Learner,
     adapt,
     adapt_to_all,
     judge,

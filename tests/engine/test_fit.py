@@ -13,9 +13,18 @@ from hypothesis import strategies as st
 from reference import doubles, fit_member
 from tiny import same
 
-from pombu.dynamics.config import ModelConfig
-from pombu.dynamics.ensemble import Ensemble, init_ensemble, materialise, predict
-from pombu.dynamics.fit import begin_afresh, fit
+from pombu.dynamics.config import GaussianModelConfig, ModelConfig
+from pombu.dynamics.ensemble import (
+    Ensemble,
+    Samples,
+    SquaredError,
+    init_ensemble,
+    materialise,
+    predict,
+)
+from pombu.dynamics.fit import Lesson, begin_afresh, fit, fit_members, row_batches
+from pombu.dynamics.gaussian import Likelihood, init_gaussian, predict_gaussian
+from pombu.nn import Descent, adam, gradient_steps
 from pombu.parallel import Workers
 
 module = import_module("pombu.dynamics.fit")
@@ -109,7 +118,7 @@ class Script:
         bias = member.layers[-1].bias + steps
         counted = jax.tree.map(lambda x: x, member)
         object.__setattr__(counted.layers[-1], "bias", bias)
-        return counted, optimiser
+        return counted, optimiser, 0.0
 
     def validate(self, member: Any, *rest: Any) -> float:
         number = int(member.layers[0].gain[0])
@@ -241,6 +250,81 @@ def test_episodes_too_short_to_split_are_learned_all_the_same() -> None:
     nothing = np.zeros((3, 20), bool)
     _, report = fit(start(), inputs, targets, nothing, CONFIG, 160, (0,), Workers(1))
     assert np.isfinite(report.validation_loss).all()
+
+
+def test_gaussian_members_too_stop_where_held_out_rows_say() -> None:
+    """Pure noise of known variance: nothing is to be gained but mean and deviation."""
+    draw = np.random.default_rng(0)
+    inputs = draw.normal(size=(400, 2)).astype(np.float32)
+    targets = (0.5 + 0.3 * draw.normal(size=(400, 1))).astype(np.float32)
+    config = GaussianModelConfig(
+        members=2, hidden=(8,), learning_rate=1e-2, weight_decay=(0.0,)
+    )
+    loss, judges = Likelihood(config), np.arange(300, 400, dtype=np.int32)
+
+    def lesson(number: int) -> Lesson:
+        batches = row_batches(np.random.default_rng(number), np.arange(300), 50)
+        return Lesson(batches, loss, (loss, judges, 100), 20, 100, 2000)
+
+    ensemble = init_gaussian(jax.random.key(0), 2, 2, 1, config.hidden)
+    lessons = [lesson(0), lesson(1)]
+    fitted = fit_members(
+        ensemble, None, lessons, inputs, targets, config, 400, Workers(1)
+    )
+    assert (fitted.steps < 2000).all()
+    samples = Samples(*map(jnp.asarray, (inputs, targets, judges)))
+    for k, member in enumerate(fitted.members.unstack()):
+        found = loss.of_rows(member, samples)
+        assert float(found.mean()) == pytest.approx(fitted.losses[k], rel=1e-4)
+        mean, log_variance = predict_gaussian(member, jnp.asarray(inputs[300:]))
+        assert float(mean.mean()) == pytest.approx(0.5, abs=0.1)
+        spread = float(jnp.exp(0.5 * log_variance).mean())
+        assert spread == pytest.approx(0.3, abs=0.07)
+        gap = (np.asarray(mean) - targets[300:]) ** 2
+        by_row = gap / np.exp(log_variance) + log_variance
+        np.testing.assert_allclose(found, np.asarray(by_row)[:, 0], rtol=1e-3)
+
+
+def test_a_fixed_number_of_steps_keeps_the_last_weights_and_adams_memory() -> None:
+    """In two halves as at once: the memory is carried on."""
+    inputs, targets, _ = make_rows(60)
+    config = change(members=1)
+    batches = [np.arange(i, i + 8, dtype=np.int32) for i in range(40)]
+    loss, ensemble = SquaredError("float32"), start(config)
+    memory = jax.vmap(adam().init)(ensemble)
+
+    def train(state: Any, part: list[np.ndarray]) -> Any:
+        steps = len(part)
+        lesson = Lesson(iter(part), loss, None, steps, steps, steps)
+        given = ([lesson], inputs, targets, config, 60, Workers(1))
+        fitted = fit_members(*state, *given)
+        assert fitted.steps.tolist() == [steps]
+        return fitted.members, fitted.optimiser
+
+    whole = train((ensemble, memory), batches)
+    halves = train(train((ensemble, memory), batches[:20]), batches[20:])
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(halves), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_gradient_steps_are_adams_by_hand() -> None:
+    """Of (w - x)^2, with what it reports and the gradient's norm at each step."""
+
+    def loss(weight: Any, x: Any) -> Any:
+        return jnp.sum((weight - x) ** 2), weight
+
+    goals = jnp.array([[1.0, -2.0], [0.5, 0.0], [3.0, 1.0]])
+    begin = Descent(jnp.zeros(2), adam().init(jnp.zeros(2)))
+    done, (reported, norms) = gradient_steps(loss, adam(), begin, 0.1, goals)
+    weight, mean, square = np.zeros(2), np.zeros(2), np.zeros(2)
+    for t, goal in enumerate(np.asarray(goals, np.float64), 1):
+        np.testing.assert_allclose(reported[t - 1], weight, atol=1e-5)
+        slope = 2 * (weight - goal)
+        assert float(norms[t - 1]) == pytest.approx(np.linalg.norm(slope), rel=1e-5)
+        mean, square = 0.9 * mean + 0.1 * slope, 0.999 * square + 0.001 * slope**2
+        root = np.sqrt(square / (1 - 0.999**t)) + 1e-8
+        weight = weight - 0.1 * mean / (1 - 0.9**t) / root
+    np.testing.assert_allclose(done.parameters, weight, atol=1e-5)
 
 
 @given(

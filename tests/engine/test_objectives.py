@@ -75,7 +75,7 @@ def make_batch(number: int = 64) -> tuple[Any, Batch]:
 
 def ratio_to(policy: Any, batch: Batch, old: Any) -> Any:
     before = old.log_prob(batch.observations, batch.actions)
-    return jnp.exp(log_prob(policy, batch.observations, batch.actions) - before)
+    return jnp.exp(policy.log_prob(batch.observations, batch.actions) - before)
 
 
 def test_at_theta_old_the_penalty_and_its_gradient_are_zero() -> None:

@@ -10,9 +10,11 @@ from gymnasium import spaces
 
 from pombu.data import Normaliser
 from pombu.dynamics.config import ReturnConfig
+from pombu.dynamics.ensemble import Layers
+from pombu.dynamics.model import Dynamics
 from pombu.envs import load
 from pombu.nn import init_policy, init_value, predict_value
-from pombu.rollout.simulate import simulate
+from pombu.rollout.plan import simulate
 
 
 class Countdown(gymnasium.Env[Any, Any]):
@@ -33,18 +35,23 @@ class Countdown(gymnasium.Env[Any, Any]):
         return observation, float(self.left), self.left == 0, False, {}
 
 
+def in_units(return_std: float) -> Dynamics:
+    """Dynamics of which only the units are used."""
+    unit = Normaliser(jnp.ones(1), jnp.full(1, 2.0))
+    layers = Layers((jnp.zeros((1, 2, 1)),), (jnp.zeros((1, 1)),))
+    return Dynamics(layers, unit, unit, unit, None, jnp.float32(return_std))
+
+
 def test_short_episodes_are_padded_and_end() -> None:
     task = load("test_simulation:Countdown", horizon=3)
     policy = init_policy(jax.random.key(0), 1, 1, (4,))
     value = init_value(jax.random.key(1), 1, (4,))
-    normaliser = Normaliser(jnp.ones(1), jnp.full(1, 2.0))
     seeds = list(range(12))
     imagined = simulate(
         policy,
         value,
         task,
-        normaliser,
-        2.0,
+        in_units(2.0),
         ReturnConfig(reward_clip=2.5),
         jax.random.key(2),
         seeds,
@@ -87,13 +94,12 @@ def test_what_lies_beyond_an_early_time_limit_is_expected() -> None:
     task = load("test_simulation:Cut", horizon=6)
     policy = init_policy(jax.random.key(0), 1, 1, (4,))
     value = init_value(jax.random.key(1), 1, (4,))
-    normaliser = Normaliser(jnp.ones(1), jnp.full(1, 2.0))
     rewards = {}
     for bootstrap in (False, True):
         returns = ReturnConfig(reward_clip=None, gamma=0.9, bootstrap=bootstrap)
         seeds = list(range(5))
         imagined = simulate(
-            policy, value, task, normaliser, 1.0, returns, jax.random.key(2), seeds
+            policy, value, task, in_units(1.0), returns, jax.random.key(2), seeds
         )
         rewards[bootstrap] = np.asarray(imagined.rewards)
         lived = np.asarray(imagined.weight).sum(0).astype(int)

@@ -19,9 +19,15 @@ from pombu.data import (
     regression,
 )
 from pombu.dynamics.config import ModelConfig
-from pombu.dynamics.ensemble import init_ensemble, materialise, predict
+from pombu.dynamics.ensemble import (
+    Samples,
+    SquaredError,
+    init_ensemble,
+    materialise,
+    predict,
+)
 from pombu.dynamics.fit import fit_dynamics
-from pombu.dynamics.windows import Unroll, window_loss
+from pombu.dynamics.windows import Unroll
 from pombu.envs import Episode, load, stack_episode
 from pombu.errors import UsageError
 from pombu.parallel import Workers
@@ -93,9 +99,10 @@ def test_loss_equals_a_plain_loop(history: int) -> None:
     unroll = unroll_of(episodes, experience)
     rows = jnp.arange(len(dataset))
     for held in (np.zeros_like(held_out), held_out):
-        windows = unroll.windows(HORIZON, 40, held if held.any() else None)
-        assert windows.counts.shape == (40, HORIZON)
-        given = window_loss(member, inputs, targets, rows, windows, "float32")
+        config = ModelConfig(fit_horizon=HORIZON)
+        loss = unroll.loss(config, 40, held if held.any() else None)
+        assert loss.counts.shape == (40, HORIZON)
+        given = loss.of_rows(member, Samples(inputs, targets, rows))
         expected = slow_losses(materialise(member), episodes, experience, held)
         learned = ~held
         np.testing.assert_allclose(
@@ -110,11 +117,11 @@ def test_one_step_ahead_is_the_plain_loss() -> None:
     inputs, targets = map(jnp.asarray, regression(dataset, experience, False))
     ensemble = init_ensemble(jax.random.key(0), 1, 5, 2, (5,))
     member = jax.tree.map(lambda leaf: leaf[0], ensemble)
-    windows = unroll_of(episodes, experience).windows(1, len(dataset))
+    loss = unroll_of(episodes, experience).loss(ModelConfig(), len(dataset))
     rows = jnp.arange(len(dataset))
     np.testing.assert_allclose(
-        window_loss(member, inputs, targets, rows, windows, "float32"),
-        module._loss(member, inputs, targets, "float32"),
+        loss.of_rows(member, Samples(inputs, targets, rows)),
+        SquaredError("float32").of_rows(member, Samples(inputs, targets, rows)),
         rtol=1e-4,
     )
 

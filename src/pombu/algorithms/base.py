@@ -6,16 +6,17 @@ is here.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from pombu.data import Experience, Normaliser, learn_from
+from pombu.data import Experience, Normaliser, learn_from, no_experience
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.config import (
+    Draw,
     ImaginationConfig,
     ModelConfig,
     MultiStepModelConfig,
@@ -26,7 +27,11 @@ from pombu.dynamics.ensemble import Ensemble
 from pombu.dynamics.error import prediction_error
 from pombu.dynamics.fit import refit
 from pombu.dynamics.model import Dynamics, dynamics_of
-from pombu.dynamics.termination import TerminationModel, fit_termination
+from pombu.dynamics.termination import (
+    TerminationModel,
+    fit_termination,
+    init_termination,
+)
 from pombu.envs import Episode, Task
 from pombu.nn import MLP, GaussianPolicy, init_policy, init_value
 from pombu.optim.config import BaselineConfig, PolicyConfig, TRPOPolicyConfig
@@ -34,7 +39,7 @@ from pombu.optim.metrics import fit_metrics
 from pombu.optim.ppo import value_adam
 from pombu.parallel import Workers
 from pombu.rng import Keys
-from pombu.rollout.imagine import ImaginationRules
+from pombu.rollout.imagine import rules_of
 from pombu.rollout.plan import Imaginer, imaginer
 from pombu.rollout.real import evaluate, policy_of
 from pombu.training.algorithm import Policy
@@ -74,6 +79,7 @@ class WithBaseline(WithEnsemble):
     value_optimiser: Any
 
 
+@runtime_checkable
 class ModelLearnerConfig(Protocol):
     """What is read of the config of an algorithm that imagines."""
 
@@ -84,6 +90,10 @@ class ModelLearnerConfig(Protocol):
     @property
     def imagination(self) -> ImaginationConfig:
         """Virtual trajectories."""
+
+    @property
+    def policy(self) -> PolicyConfig | TRPOPolicyConfig:
+        """The policy and its update."""
 
     @property
     def returns(self) -> PlainReturnConfig:
@@ -97,6 +107,7 @@ class ModelLearnerConfig(Protocol):
         """Real transitions to make room for."""
 
 
+@runtime_checkable
 class EnsembleConfig(ModelLearnerConfig, Protocol):
     """The same where the model is an ensemble."""
 
@@ -179,7 +190,32 @@ class TaskLearner(Generic[C]):
 class ModelLearner(TaskLearner[W], ABC, Generic[W, S]):
     """An algorithm whose policy learns from imagined trajectories."""
 
-    rules: ImaginationRules
+    def __init__(
+        self,
+        task: Task,
+        config: W,
+        name: str = "",
+        workers: int | None = None,
+        draw: Draw = "trajectory",
+    ) -> None:
+        super().__init__(task, config, name, workers)
+        self.rules = rules_of(
+            task, config.returns, config.imagination, config.model, draw
+        )
+
+    def fresh_fields(self, seed: int) -> dict[str, Any]:
+        """What every such state begins with: an untrained policy, and no experience."""
+        config, task, keys = self.config, self.task, Keys(seed, 0)
+        return {
+            **init_counters(seed),
+            "policy": fresh_policy(keys.jax("policy"), task, config.policy),
+            "experience": no_experience(
+                task.observation_dim, task.action_dim, task.frame_dim
+            ),
+            "ending": init_termination(
+                keys.jax("ending"), task, config.model.termination
+            ),
+        }
 
     @abstractmethod
     def dynamics(self, state: S) -> Dynamics:

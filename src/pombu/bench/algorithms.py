@@ -35,7 +35,7 @@ from pombu.data.episodes import EpisodeStore
 from pombu.envs import Task, load
 from pombu.optim.trpo import improve_policy
 from pombu.rng import Keys
-from pombu.rollout.plan import RolloutPlan, in_ensemble
+from pombu.rollout.plan import RolloutPlan, imaginer
 from pombu.training.algorithm import StageTimer
 
 STORED = 2000
@@ -105,9 +105,8 @@ def trpo_step(learner: metrpo.Learner) -> Work:
         learner, learner.config.returns.gamma, learner.config.returns.reward_clip
     )
     dynamics = learner.dynamics(tamed(state))
-    imagine_batch = in_ensemble(
-        learner.task, dynamics, learner.rules, list(episodes), keys, learner.workers
-    )
+    given = (learner.rules, list(episodes), keys, learner.workers)
+    imagine_batch = imaginer("ensemble", learner.task, dynamics, *given)
     plan: RolloutPlan = learner.plan("imagine")
     imagined = imagine_batch(state.policy, None, plan)
     batch, _, _, _ = metrpo.judge(imagined, state.baseline, learner.config.returns)

@@ -9,11 +9,12 @@ have weight normalisation and ReLU (paper), or layer normalisation, or SiLU.
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pombu.dynamics.config import Activation, Normalisation, Precision
 
@@ -210,3 +211,47 @@ def _layer_norm(x: Float[Array, "*k n i"]) -> Float[Array, "*k n i"]:
     centred = x - jnp.mean(x, -1, keepdims=True)
     variance = jnp.mean(centred**2, -1, keepdims=True)
     return centred * jax.lax.rsqrt(variance + _NORM_EPS)
+
+
+class Samples(NamedTuple):
+    """Rows of the data that a loss is taken of."""
+
+    inputs: Float[Array, "n i"]
+    """All normalised states and actions, in the order of the steps."""
+    targets: Float[Array, "n y"]
+    """What is to be predicted."""
+    rows: Int[Array, " b"]
+    """Which of them count."""
+
+
+class MemberLoss(eqx.Module):
+    """What a single member is trained on and judged by; its arrays are data."""
+
+    @abstractmethod
+    def of_rows(self, member: Any, samples: Samples) -> Float[Array, " b"]:
+        """The loss of each row, whose mean judges a member."""
+
+    @abstractmethod
+    def objective(
+        self, member: Any, samples: Samples
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """What a gradient step on these rows lowers, and what is reported of it."""
+
+
+class SquaredError(MemberLoss):
+    """Mean squared error of one step, in normalised units."""
+
+    precision: Precision = eqx.field(static=True)
+
+    def of_rows(self, member: Ensemble, samples: Samples) -> Float[Array, " b"]:
+        """The loss of each row."""
+        inputs, targets, rows = samples
+        predicted = predict(materialise(member), inputs[rows], self.precision)
+        return jnp.mean((predicted - targets[rows]) ** 2, -1)
+
+    def objective(
+        self, member: Ensemble, samples: Samples
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """The mean over rows."""
+        mean = jnp.mean(self.of_rows(member, samples))
+        return mean, mean

@@ -1,4 +1,8 @@
-"""Fitting the ensemble: Adam, individual early stopping, best weights restored.
+"""Fitting members: gradient steps side by side, each member with its own stopping.
+
+One function, `fit_members`, trains members of any kind for any loss of rows. A lesson
+says what a member learns from, and when it stops: once its loss on held-out rows no
+longer falls, with the best weights restored, or after a fixed number of steps.
 
 Members are independent, so each is trained by its own single-threaded program and the
 workers take turns at the unfinished ones: a member that has stopped costs nothing more.
@@ -10,20 +14,27 @@ import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pombu.data import Experience, Normaliser, build_dataset, regression
-from pombu.dynamics.config import ModelConfig, Precision
-from pombu.dynamics.ensemble import Ensemble, Form, init_ensemble, materialise, predict
+from pombu.dynamics.config import ModelConfig
+from pombu.dynamics.ensemble import (
+    Ensemble,
+    Form,
+    MemberLoss,
+    Samples,
+    SquaredError,
+    init_ensemble,
+)
 from pombu.dynamics.model import network_sizes
-from pombu.dynamics.windows import Unroll, Windows, window_loss
+from pombu.dynamics.windows import Unroll
 from pombu.envs import Episode, Task
+from pombu.nn import Descent, adam, gradient_step
 from pombu.parallel import Workers, jit
 from pombu.rng import Keys
 
@@ -34,6 +45,187 @@ FEWEST_STEPS = 200
 """Gradient steps that a fit may take however few rows are new."""
 
 
+class Lesson(NamedTuple):
+    """What one member learns from, what it is judged by, and how long it trains."""
+
+    batches: Iterator[np.ndarray]
+    """Rows of each gradient step."""
+    loss: MemberLoss
+    held_out: tuple[MemberLoss, np.ndarray, int] | None
+    """A loss, rows, and how many of them count; None keeps the last weights instead of
+    the best."""
+    interval: int
+    """Gradient steps between two looks at the held-out rows."""
+    patience: int
+    """Gradient steps without gain after which the member stops."""
+    longest: int
+    """Gradient steps, at most."""
+
+
+@runtime_checkable
+class StepSizes(Protocol):
+    """What is read of a config by every fit."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Adam's step size."""
+
+    @property
+    def final_learning_rate(self) -> float | None:
+        """Towards which it falls; None keeps it."""
+
+
+class Fitted(NamedTuple):
+    """What became of the members."""
+
+    members: Any
+    optimiser: Any
+    """Adam's memory at the end, if there was one to begin with."""
+    losses: np.ndarray
+    """[K] of the weights that were kept: judged, or else reported by the last step."""
+    steps: np.ndarray
+    """[K] gradient steps, also those after the best."""
+
+
+class _Member(NamedTuple):
+    """One member on its way."""
+
+    number: int
+    parameters: Any
+    optimiser: Any
+    best: Any
+    best_loss: float
+    best_step: int
+    step: int
+
+
+@partial(jit, static_argnames=("gradient_clip",))
+def _train(
+    member: Any,
+    optimiser: Any,
+    inputs: Float[Array, "n i"],
+    targets: Float[Array, "n y"],
+    rows: Int[Array, "s b"],
+    steps: Int[Array, ""],
+    rates: Float[Array, " s"],
+    loss: MemberLoss,
+    gradient_clip: float | None,
+) -> tuple[Any, Any, Float[Array, ""]]:
+    """Take `steps` gradient steps (at most the rows given); what the last reports."""
+    transform = adam(gradient_clip)
+
+    def step(number: Array, carry: tuple[Descent, Array]) -> tuple[Descent, Array]:
+        samples = Samples(inputs, targets, rows[number])
+        descent, reported, _ = gradient_step(
+            loss.objective, transform, carry[0], rates[number], samples
+        )
+        return descent, reported
+
+    begin = (Descent(member, optimiser), jnp.zeros(()))
+    (trained, memory), reported = jax.lax.fori_loop(0, steps, step, begin)
+    return trained, memory, reported
+
+
+@jit
+def _validate(
+    member: Any,
+    inputs: Float[Array, "n i"],
+    targets: Float[Array, "n y"],
+    rows: Int[Array, " v"],
+    count: Int[Array, ""],
+    loss: MemberLoss,
+) -> Float[Array, ""]:
+    """Mean loss over the first `count` of the validation rows."""
+    found = loss.of_rows(member, Samples(inputs, targets, rows))
+    return jnp.sum(jnp.where(jnp.arange(len(rows)) < count, found, 0.0)) / count
+
+
+def fit_members(
+    members: Any,
+    optimiser: Any,
+    lessons: Sequence[Lesson],
+    inputs: np.ndarray,
+    targets: np.ndarray,
+    sizes: StepSizes,
+    capacity: int,
+    workers: Workers,
+    gradient_clip: float | None = None,
+) -> Fitted:
+    """Train every member by its lesson.
+
+    Args:
+        members: where to start from, stacked on the first axis of every array.
+        optimiser: Adam's memory of every member, stacked; None begins without one.
+        lessons: of every member.
+        inputs: [n, i] normalised states and actions.
+        targets: [n, y] what is to be predicted.
+        sizes: of gradient steps.
+        capacity: rows to pad the arrays to, so that shapes stay the same.
+        workers: threads to share the members between.
+        gradient_clip: largest global norm of a gradient; None does not clip.
+    """
+    # 1. Arrays of a fixed size, and members of their own.
+    padding = ((0, max(capacity - len(inputs), 0)), (0, 0))
+    rows_in = jnp.asarray(np.pad(inputs, padding), jnp.float32)
+    rows_out = jnp.asarray(np.pad(targets, padding), jnp.float32)
+    rates = (sizes.learning_rate, sizes.final_learning_rate)
+
+    def start(number: int) -> _Member:
+        own, memory = jax.tree.map(lambda leaf: leaf[number], (members, optimiser))
+        if optimiser is None:
+            memory = adam(gradient_clip).init(own)
+        return _Member(number, own, memory, own, np.inf, 0, 0)
+
+    # 2. A turn: train one interval, then look at the held-out rows.
+    def advance(member: _Member) -> _Member:
+        lesson = lessons[member.number]
+        interval = min(lesson.interval, lesson.longest - member.step)
+        parameters, memory, loss = member.parameters, member.optimiser, np.inf
+        for offset in range(0, interval, STEPS_PER_CALL):
+            steps = min(STEPS_PER_CALL, interval - offset)
+            batches = [next(lesson.batches) for _ in range(steps)]
+            batches += [batches[-1]] * (STEPS_PER_CALL - steps)
+            parameters, memory, loss = _train(
+                parameters,
+                memory,
+                rows_in,
+                rows_out,
+                np.stack(batches),
+                steps,
+                falling_rates(*rates, member.step + offset, lesson.longest),
+                lesson.loss,
+                gradient_clip,
+            )
+        step = member.step + interval
+        member = member._replace(parameters=parameters, optimiser=memory, step=step)
+        if lesson.held_out is None:
+            kept = float(loss)
+            return member._replace(best=parameters, best_loss=kept, best_step=step)
+        judge, rows, count = lesson.held_out
+        kept = float(_validate(parameters, rows_in, rows_out, rows, count, judge))
+        # A tie counts as gain, as in the published code.
+        if kept <= member.best_loss:
+            member = member._replace(best=parameters, best_loss=kept, best_step=step)
+        return member
+
+    def finished(member: _Member) -> bool:
+        lesson = lessons[member.number]
+        waited = member.step - member.best_step
+        return waited >= lesson.patience or member.step >= lesson.longest
+
+    # 3. Members take turns until all have finished, and are stacked again.
+    begin = [start(number) for number in range(len(lessons))]
+    done = _take_turns(begin, advance, finished, workers.count)
+    kept = [(m.best, None if optimiser is None else m.optimiser) for m in done]
+    trained, memory = jax.tree.map(lambda *leaves: jnp.stack(leaves), *kept)
+    return Fitted(
+        trained,
+        memory,
+        np.array([m.best_loss for m in done]),
+        np.array([m.step for m in done]),
+    )
+
+
 class FitReport(NamedTuple):
     """What happened to each member."""
 
@@ -41,96 +233,6 @@ class FitReport(NamedTuple):
     """[K] loss of the weights that were kept."""
     epochs: np.ndarray
     """[K] epochs trained, also those after the best."""
-
-
-class _Member(NamedTuple):
-    """One member on its way."""
-
-    number: int
-    parameters: Ensemble
-    optimiser: Any
-    best: Ensemble
-    best_loss: float
-    best_step: int
-    step: int
-
-
-def _optimiser(gradient_clip: float) -> optax.GradientTransformation:
-    return optax.chain(
-        optax.clip_by_global_norm(gradient_clip), optax.scale_by_adam(eps=1e-8)
-    )
-
-
-def _loss(
-    member: Ensemble,
-    inputs: Float[Array, "n i"],
-    targets: Float[Array, "n o"],
-    precision: Precision,
-) -> Float[Array, " n"]:
-    """Squared error per row, in normalised units."""
-    error = predict(materialise(member), inputs, precision) - targets
-    return jnp.mean(error**2, -1)
-
-
-def _losses(
-    member: Ensemble,
-    inputs: Float[Array, "n i"],
-    targets: Float[Array, "n o"],
-    rows: Int[Array, " b"],
-    windows: Windows | None,
-    precision: Precision,
-) -> Float[Array, " b"]:
-    """Loss per row: of its step alone, or of the window that begins there."""
-    if windows is None:
-        return _loss(member, inputs[rows], targets[rows], precision)
-    return window_loss(member, inputs, targets, rows, windows, precision)
-
-
-@partial(jit, static_argnames=("gradient_clip", "precision"))
-def _train(
-    member: Ensemble,
-    optimiser: Any,
-    inputs: Float[Array, "n i"],
-    targets: Float[Array, "n o"],
-    rows: Int[Array, "s b"],
-    steps: Int[Array, ""],
-    rates: Float[Array, " s"],
-    gradient_clip: float,
-    precision: Precision,
-    windows: Windows | None = None,
-) -> tuple[Ensemble, Any]:
-    """Take `steps` gradient steps (at most the rows given)."""
-    transform = _optimiser(gradient_clip)
-
-    def step(number: Array, carry: tuple[Ensemble, Any]) -> tuple[Ensemble, Any]:
-        member, optimiser = carry
-        batch = rows[number]
-        gradient = jax.grad(
-            lambda m: jnp.mean(_losses(m, inputs, targets, batch, windows, precision))
-        )(member)
-        direction, optimiser = transform.update(gradient, optimiser)
-        member = jax.tree.map(lambda w, d: w - rates[number] * d, member, direction)
-        return member, optimiser
-
-    trained: tuple[Ensemble, Any] = jax.lax.fori_loop(
-        0, steps, step, (member, optimiser)
-    )
-    return trained
-
-
-@partial(jit, static_argnames=("precision",))
-def _validate(
-    member: Ensemble,
-    inputs: Float[Array, "n i"],
-    targets: Float[Array, "n o"],
-    rows: Int[Array, " v"],
-    count: Int[Array, ""],
-    precision: Precision,
-    windows: Windows | None = None,
-) -> Float[Array, ""]:
-    """Mean loss over the first `count` of the validation rows."""
-    loss = _losses(member, inputs, targets, rows, windows, precision)
-    return jnp.sum(jnp.where(jnp.arange(len(rows)) < count, loss, 0.0)) / count
 
 
 def fit(
@@ -160,86 +262,36 @@ def fit(
         unroll: what the loss of `config.fit_horizon` steps needs; None looks one step
             ahead.
     """
-    padding = ((0, max(capacity - len(inputs), 0)), (0, 0))
-    rows_in = jnp.asarray(np.pad(inputs, padding), jnp.float32)
-    rows_out = jnp.asarray(np.pad(targets, padding), jnp.float32)
-    transform = _optimiser(config.gradient_clip)
+    plain = SquaredError(config.precision)
+    judge = plain if unroll is None else unroll.loss(config, capacity)
+    epoch_steps = -(-(~validation).sum(1) // config.batch_size)
 
-    def start(number: int) -> _Member:
-        parameters = jax.tree.map(lambda leaf: leaf[number], ensemble)
-        optimiser = transform.init(parameters)
-        return _Member(number, parameters, optimiser, parameters, np.inf, 0, 0)
-
-    streams = []
-    held_out = []
-    epoch_steps = []
-    budgets = []
-    judged = unroll and unroll.windows(config.fit_horizon, capacity)
-    trained_on = [
-        unroll and unroll.windows(config.fit_horizon, capacity, held)
-        for held in validation
-    ]
-    for number in range(ensemble.members):
+    def lesson(number: int) -> Lesson:
+        held = validation[number]
         rng = np.random.default_rng([*seed, number])
-        training_rows = np.flatnonzero(~validation[number])
-        streams.append(row_batches(rng, training_rows, config.batch_size))
+        learned = np.flatnonzero(~held)
         # Where episodes are too short to split, a member is judged by what it learns.
-        judges = np.flatnonzero(validation[number])
-        judges = judges if len(judges) else training_rows
-        held_out.append(_held_out(rng, judges, config.validation_rows))
-        epoch_steps.append(-(-len(training_rows) // config.batch_size))
+        judges = np.flatnonzero(held) if held.any() else learned
         new = len(inputs) if new_rows is None else new_rows[number]
-        budgets.append(_budget(config, epoch_steps[number], new))
+        return Lesson(
+            row_batches(rng, learned, config.batch_size),
+            plain if unroll is None else unroll.loss(config, capacity, held),
+            (judge, *_held_out(rng, judges, config.validation_rows)),
+            *_budget(config, int(epoch_steps[number]), new),
+        )
 
-    def advance(member: _Member) -> _Member:
-        """Train one validation interval and look at the held-out rows."""
-        interval, _, longest = budgets[member.number]
-        interval = min(interval, longest - member.step)
-        parameters, optimiser = member.parameters, member.optimiser
-        sizes = (config.learning_rate, config.final_learning_rate)
-        for offset in range(0, interval, STEPS_PER_CALL):
-            steps = min(STEPS_PER_CALL, interval - offset)
-            batches = [next(streams[member.number]) for _ in range(steps)]
-            batches += [batches[-1]] * (STEPS_PER_CALL - steps)
-            first = member.step + offset
-            parameters, optimiser = _train(
-                parameters,
-                optimiser,
-                rows_in,
-                rows_out,
-                np.stack(batches),
-                steps,
-                falling_rates(*sizes, first, longest),
-                config.gradient_clip,
-                config.precision,
-                trained_on[member.number],
-            )
-        rows, count = held_out[member.number]
-        data = (rows_in, rows_out, rows, count)
-        loss = float(_validate(parameters, *data, config.precision, judged))
-        step = member.step + interval
-        member = member._replace(parameters=parameters, optimiser=optimiser, step=step)
-        # A tie counts as gain, as in the published code.
-        if loss <= member.best_loss:
-            member = member._replace(best=parameters, best_loss=loss, best_step=step)
-        return member
-
-    def finished(member: _Member) -> bool:
-        _, patience, longest = budgets[member.number]
-        waited = member.step - member.best_step
-        return waited >= patience or member.step >= longest
-
-    done = _take_turns(
-        [start(number) for number in range(ensemble.members)],
-        advance,
-        finished,
-        workers.count,
+    fitted = fit_members(
+        ensemble,
+        None,
+        [lesson(number) for number in range(ensemble.members)],
+        inputs,
+        targets,
+        config,
+        capacity,
+        workers,
+        config.gradient_clip,
     )
-    trained = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[m.best for m in done])
-    return trained, FitReport(
-        np.array([m.best_loss for m in done]),
-        np.array([m.step / epoch_steps[m.number] for m in done]),
-    )
+    return fitted.members, FitReport(fitted.losses, fitted.steps / epoch_steps)
 
 
 def _budget(

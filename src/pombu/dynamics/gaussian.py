@@ -8,22 +8,22 @@ bootstrap sample by its own single-threaded program; members take turns on the c
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from pombu.dynamics.config import GaussianModelConfig, Precision
-from pombu.dynamics.ensemble import Layers, Members, matmul
-from pombu.dynamics.fit import STEPS_PER_CALL, falling_rates, row_batches
+from pombu.dynamics.ensemble import Layers, MemberLoss, Members, Samples, matmul
+from pombu.dynamics.fit import Lesson, fit_members, row_batches
 from pombu.dynamics.model import network_sizes
 from pombu.envs import Task
-from pombu.parallel import Workers, jit
+from pombu.nn import adam
+from pombu.parallel import Workers
 
 _LARGEST_LOG_VARIANCE = 0.5
 _LEAST_LOG_VARIANCE = -10.0
@@ -125,38 +125,31 @@ def gaussian_loss(
     return likelihood + config.bound_weight * bounds + decay, likelihood
 
 
+class Likelihood(MemberLoss):
+    """Negative log-likelihood with decay of the weights and tight bounds."""
+
+    config: GaussianModelConfig = eqx.field(static=True)
+
+    def of_rows(self, member: GaussianEnsemble, samples: Samples) -> Float[Array, " b"]:
+        """The negative log-likelihood of each row."""
+        inputs, targets, rows = samples
+        mean, log_variance = predict_gaussian(
+            member, inputs[rows], self.config.precision
+        )
+        square = (mean - targets[rows]) ** 2
+        return jnp.mean(square * jnp.exp(-log_variance) + log_variance, -1)
+
+    def objective(
+        self, member: GaussianEnsemble, samples: Samples
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """What is minimised, and the mean negative log-likelihood in it."""
+        inputs, targets, rows = samples
+        return gaussian_loss(member, inputs[rows], targets[rows], self.config)
+
+
 def gaussian_adam(ensemble: GaussianEnsemble) -> Any:
     """Adam's memory for every member, before the first step."""
-    return jax.vmap(optax.scale_by_adam().init)(ensemble)
-
-
-@partial(jit, static_argnames="config")
-def _train(
-    member: GaussianEnsemble,
-    optimiser: Any,
-    inputs: Float[Array, "n i"],
-    targets: Float[Array, "n y"],
-    rows: Int[Array, "s b"],
-    rates: Float[Array, " s"],
-    steps: Int[Array, ""],
-    config: GaussianModelConfig,
-) -> tuple[GaussianEnsemble, Any, Float[Array, ""]]:
-    """Take `steps` gradient steps (at most the rows given), of these sizes."""
-    transform = optax.scale_by_adam()
-    gradient_of = jax.grad(gaussian_loss, has_aux=True)
-
-    def step(number: Array, carry: Any) -> Any:
-        member, optimiser, _ = carry
-        batch = rows[number]
-        gradient, loss = gradient_of(member, inputs[batch], targets[batch], config)
-        direction, optimiser = transform.update(gradient, optimiser)
-        member = jax.tree.map(lambda w, d: w - rates[number] * d, member, direction)
-        return member, optimiser, loss
-
-    trained: tuple[GaussianEnsemble, Any, Array] = jax.lax.fori_loop(
-        0, steps, step, (member, optimiser, jnp.zeros(()))
-    )
-    return trained
+    return jax.vmap(adam().init)(ensemble)
 
 
 def fit_gaussian(
@@ -186,30 +179,17 @@ def fit_gaussian(
     """
     while capacity < len(inputs):
         capacity *= 2
-    padding = ((0, capacity - len(inputs)), (0, 0))
-    rows_in = jnp.asarray(np.pad(inputs, padding), jnp.float32)
-    rows_out = jnp.asarray(np.pad(targets, padding), jnp.float32)
     total = config.epochs * -(-len(inputs) // config.batch_size)
     total = total if config.max_steps is None else min(total, config.max_steps)
-    sizes = (config.learning_rate, config.final_learning_rate)
 
-    def train(number: int) -> tuple[GaussianEnsemble, Any, Array]:
+    def lesson(number: int) -> Lesson:
         rng = np.random.default_rng([*seed, number])
-        stream = row_batches(
-            rng, rng.integers(0, len(inputs), len(inputs)), config.batch_size
-        )
-        member, memory = jax.tree.map(lambda leaf: leaf[number], (ensemble, optimiser))
-        loss = jnp.zeros(())
-        for done in range(0, total, STEPS_PER_CALL):
-            steps = min(STEPS_PER_CALL, total - done)
-            rows = [next(stream) for _ in range(steps)]
-            rows += [rows[-1]] * (STEPS_PER_CALL - steps)
-            batches = (np.stack(rows), falling_rates(*sizes, done, total))
-            member, memory, loss = _train(
-                member, memory, rows_in, rows_out, *batches, steps, config
-            )
-        return member, memory, loss
+        sample = rng.integers(0, len(inputs), len(inputs))
+        batches = row_batches(rng, sample, config.batch_size)
+        return Lesson(batches, Likelihood(config), None, total, total, total)
 
-    trained = workers.map(train, range(ensemble.count))
-    fitted, memory, losses = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trained)
-    return fitted, memory, np.asarray(losses)
+    lessons = [lesson(number) for number in range(ensemble.count)]
+    fitted = fit_members(
+        ensemble, optimiser, lessons, inputs, targets, config, capacity, workers
+    )
+    return fitted.members, fitted.optimiser, np.asarray(fitted.losses, np.float32)

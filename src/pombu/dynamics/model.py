@@ -53,7 +53,12 @@ class Dynamics(eqx.Module):
     """The task's own functions; without them nothing ends and rewards are learned."""
     precision: Precision = eqx.field(static=True, default="float32")
 
-    def step(self, states: Float[Array, "n o"], actions: Float[Array, "n a"]) -> "Step":
+    @property
+    def output_dim(self) -> int:
+        """Entries that a member predicts: the state change, and a learned reward."""
+        return self.delta.mean.shape[-1] + int(self.reward is not None)
+
+    def step(self, states: Float[Array, "n o"], actions: Float[Array, "n a"]) -> Step:
         """Every member's mean prediction for the same rows.
 
         Args:
@@ -67,7 +72,7 @@ class Dynamics(eqx.Module):
         states: Float[Array, "K m o"],
         actions: Float[Array, "K m a"],
         noise: Float[Array, "K m y"] | None = None,
-    ) -> "Step":
+    ) -> Step:
         """Every member's prediction for rows of its own.
 
         Args:
@@ -86,10 +91,9 @@ class Dynamics(eqx.Module):
         states: Float[Array, "K m o"],
         actions: Float[Array, "K m a"],
         key: PRNGKeyArray,
-    ) -> "Step":
+    ) -> Step:
         """Every member's draw for rows of its own; its prediction if deterministic."""
-        size = self.delta.mean.shape[-1] + int(self.reward is not None)
-        noise = jax.random.normal(key, (*states.shape[:-1], size))
+        noise = jax.random.normal(key, (*states.shape[:-1], self.output_dim))
         return self.move(states, actions, noise)
 
     def outputs(
@@ -106,7 +110,7 @@ class Dynamics(eqx.Module):
         actions: Float[Array, "*b a"],
         following: Float[Array, "*k n o"],
         learned_rewards: Float[Array, "*k n"] | None,
-    ) -> "Step":
+    ) -> Step:
         """What steps to given next states earn, and whether they end the episode.
 
         Args:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -18,7 +17,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from pombu.data import Experience, Normaliser
 from pombu.envs import Episode, Task
-from pombu.nn import MLP, init_mlp, xavier
+from pombu.nn import MLP, Descent, adam, gradient_steps, init_mlp, xavier
 from pombu.parallel import jit
 from pombu.rng import Keys
 
@@ -130,22 +129,13 @@ def _batches(
 def _train(
     network: MLP, rows: Float[Array, "s b o"], labels: Float[Array, "s b"]
 ) -> MLP:
-    transform = optax.adam(_LEARNING_RATE)
-
-    def loss(network: MLP, batch: tuple[Array, Array]) -> Array:
+    def loss(network: MLP, batch: tuple[Array, Array]) -> tuple[Array, None]:
         states, ended = batch
         logits = network(states)[:, 0]
-        return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, ended))
+        errors = optax.sigmoid_binary_cross_entropy(logits, ended)
+        return jnp.mean(errors), None
 
-    def step(
-        carry: tuple[MLP, optax.OptState], batch: tuple[Array, Array]
-    ) -> tuple[tuple[MLP, optax.OptState], None]:
-        network, optimiser = carry
-        gradient = jax.grad(loss)(network, batch)
-        updates, optimiser = transform.update(gradient, optimiser)
-        return (optax.apply_updates(network, updates), optimiser), None
-
-    (network, _), _ = jax.lax.scan(
-        step, (network, transform.init(network)), (rows, labels)
-    )
-    return network
+    begin = Descent(network, adam().init(network))
+    trained, _ = gradient_steps(loss, adam(), begin, _LEARNING_RATE, (rows, labels))
+    found: MLP = trained.parameters
+    return found

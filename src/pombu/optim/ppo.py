@@ -17,7 +17,16 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from pombu.dynamics.config import PlainReturnConfig
-from pombu.nn import MLP, GaussianPolicy, VarianceValue, kl, predict_value
+from pombu.nn import (
+    MLP,
+    Descent,
+    GaussianPolicy,
+    VarianceValue,
+    adam,
+    gradient_steps,
+    kl,
+    predict_value,
+)
 from pombu.optim import objectives
 from pombu.optim.config import PolicyConfig, TailConfig, ValueConfig
 from pombu.parallel import jit
@@ -91,13 +100,6 @@ def shuffles(seed: Sequence[int], epochs: int, size: int) -> np.ndarray:
     return rng.permuted(in_order, axis=1)
 
 
-def adam(gradient_clip: float, eps: float = 1e-8) -> optax.GradientTransformation:
-    """Adam's direction after clipping; the caller multiplies by the learning rate."""
-    return optax.chain(
-        optax.clip_by_global_norm(gradient_clip), optax.scale_by_adam(eps=eps)
-    )
-
-
 def policy_adam(config: PolicyConfig) -> optax.GradientTransformation:
     """Adam as the published code sets it for the policy."""
     return adam(config.gradient_clip, eps=1e-5)
@@ -118,30 +120,21 @@ def descend(
     minibatch: int,
     learning_rate: Float[Array, ""],
 ) -> tuple[Any, Any, Float[Array, ""]]:
-    """Minibatch gradient descent; returns the mean gradient norm too."""
+    """Epochs of minibatch gradient descent; returns the mean gradient norm too."""
     count = orders.shape[1] // minibatch
 
-    def step(carry: Any, samples: Any) -> tuple[Any, Array]:
-        parameters, optimiser = carry
-        gradient = jax.grad(loss)(parameters, samples)
-        norm = optax.tree.norm(gradient)
-        direction, optimiser = transform.update(gradient, optimiser)
-        parameters = jax.tree.map(
-            lambda w, d: w - learning_rate * d, parameters, direction
-        )
-        return (parameters, optimiser), norm
-
-    def epoch(carry: Any, order: Int[Array, " n"]) -> tuple[Any, Array]:
+    def epoch(now: Descent, order: Int[Array, " n"]) -> tuple[Descent, Array]:
         used = order[: count * minibatch]
         shuffled = jax.tree.map(
             lambda x: x[used].reshape(count, minibatch, *x.shape[1:]), batch
         )
-        return jax.lax.scan(step, carry, shuffled)
+        later, (_, norms) = gradient_steps(
+            lambda *given: (loss(*given), None), transform, now, learning_rate, shuffled
+        )
+        return later, norms
 
-    (parameters, optimiser), norms = jax.lax.scan(
-        epoch, (parameters, optimiser), orders
-    )
-    return parameters, optimiser, jnp.mean(norms)
+    done, norms = jax.lax.scan(epoch, Descent(parameters, optimiser), orders)
+    return *done, jnp.mean(norms)
 
 
 def improve_value(

@@ -45,6 +45,7 @@ from pombu.dynamics.ensemble import predict
 from pombu.dynamics.gaussian import fit_gaussian
 from pombu.envs import Episode, Task, collect, load
 from pombu.envs.point import ACTION_BOUND
+from pombu.nn import Descent, gradient_step
 from pombu.paper.experiments import Profile, Reproduction
 from pombu.paper.outputs import write_provenance
 from pombu.parallel import jit
@@ -347,10 +348,13 @@ def misled_model(
 
     @jit
     def step(model: ExpansionModel, optimiser: Any, real: Transitions) -> Any:
-        gradient = jax.grad(model_loss)(model, real, config)
-        direction, optimiser = ADAM.update(gradient, optimiser)
-        rate = config.model.learning_rate
-        return jax.tree.map(lambda w, d: w - rate * d, model, direction), optimiser
+        later, _, _ = gradient_step(
+            lambda model: (model_loss(model, real, config), None),
+            ADAM,
+            Descent(model, optimiser),
+            config.model.learning_rate,
+        )
+        return later
 
     for _ in range(steps):
         parts = [

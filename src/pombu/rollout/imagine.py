@@ -154,7 +154,7 @@ def imagine(
     Args:
         policy: pi_old.
         value: V_old; None counts as 0 everywhere.
-        dynamics: the learned dynamics.
+        dynamics: the learned dynamics; Gaussian members are followed along their means.
         rules: action box, units, horizon and limits.
         starts: first states.
         member_weights: probability with which each member gives the next state; u and

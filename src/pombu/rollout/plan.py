@@ -1,7 +1,12 @@
 """Batches of virtual trajectories: where they start, and where they are imagined.
 
-They start in the task's own first states or in stored real ones, and run in the
-ensemble or in the simulator.
+They start in the task's own first states or in stored real ones, and run in the learned
+dynamics or in the simulator.
+
+In the simulator the real environment stands in for the dynamics, to tell model error
+from optimiser error: same batch, same units, no model error and hence no uncertainty.
+Its steps are not counted as real ones, which makes it a tool for finding out why a run
+fails, not a way to learn from few steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,14 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from pombu.dynamics.config import PlainReturnConfig
 from pombu.dynamics.model import Dynamics
-from pombu.envs import Episode, Task
+from pombu.envs import Episode, Task, collect
 from pombu.errors import UsageError
-from pombu.nn import MLP, StochasticPolicy, VarianceValue
+from pombu.nn import MLP, StochasticPolicy, VarianceValue, predict_value
 from pombu.parallel import Workers
 from pombu.rng import Keys
 from pombu.rollout.imagine import ImaginationRules, Imagined, imagine_in_shards
-from pombu.rollout.simulate import simulate
+from pombu.rollout.real import act_alone
+from pombu.rollout.returns import scaled_reward
 
 
 class RolloutPlan(NamedTuple):
@@ -49,21 +56,15 @@ def imaginer(
     workers: Workers,
 ) -> Imaginer:
     """Imagine where a config's model says: in the simulator, or in what was learned."""
-    where = in_simulator if kind == "simulator" else in_ensemble
-    return where(task, dynamics, rules, episodes, keys, workers)
 
+    def in_simulator(
+        policy: StochasticPolicy, value: MLP | None, plan: RolloutPlan
+    ) -> Imagined:
+        seeds = keys.episodes(f"{plan.stage} {plan.number}", plan.trajectories)
+        key = keys.jax(plan.stage, plan.number)
+        return simulate(policy, value, task, dynamics, rules.returns, key, seeds)
 
-def in_ensemble(
-    task: Task,
-    dynamics: Dynamics,
-    rules: ImaginationRules,
-    episodes: Sequence[Episode],
-    keys: Keys,
-    workers: Workers,
-) -> Imaginer:
-    """Imagine in the learned dynamics."""
-
-    def imagine_batch(
+    def in_dynamics(
         policy: StochasticPolicy, value: MLP | None, plan: RolloutPlan
     ) -> Imagined:
         start_key = keys.jax(f"{plan.stage} start", plan.number)
@@ -84,34 +85,7 @@ def in_ensemble(
             plan.tail,
         )
 
-    return imagine_batch
-
-
-def in_simulator(
-    task: Task,
-    dynamics: Dynamics,
-    rules: ImaginationRules,
-    episodes: Sequence[Episode],
-    keys: Keys,
-    workers: Workers,
-) -> Imaginer:
-    """Imagine in the real environment, with the units of the learned dynamics."""
-
-    def imagine_batch(
-        policy: StochasticPolicy, value: MLP | None, plan: RolloutPlan
-    ) -> Imagined:
-        return simulate(
-            policy,
-            value,
-            task,
-            dynamics.observation,
-            float(dynamics.return_std),
-            rules.returns,
-            keys.jax(plan.stage, plan.number),
-            keys.episodes(f"{plan.stage} {plan.number}", plan.trajectories),
-        )
-
-    return imagine_batch
+    return in_simulator if kind == "simulator" else in_dynamics
 
 
 def starts(
@@ -160,3 +134,73 @@ def branch_starts(
     states, left = real_starts(task, episodes, stored, stored_key)
     whole = jnp.full(number - stored, task.horizon, left.dtype)
     return jnp.concatenate([resets, states]), jnp.concatenate([whole, left])
+
+
+def simulate(
+    policy: StochasticPolicy,
+    value: MLP | None,
+    task: Task,
+    dynamics: Dynamics,
+    returns: PlainReturnConfig,
+    key: PRNGKeyArray,
+    seeds: list[int],
+) -> Imagined:
+    """Real rollouts in the shape of imagined ones; short episodes are padded.
+
+    Args:
+        policy: pi_old.
+        value: V_old; None counts as 0 everywhere.
+        task: the environment stands in for the dynamics.
+        dynamics: the units of states and rewards.
+        returns: how rewards are scaled and cut.
+        key: the policy's draws.
+        seeds: of the episodes.
+    """
+    normaliser = dynamics.observation
+    act = act_alone(policy, normaliser, len(seeds), key)
+    drawn: list[np.ndarray] = []
+
+    def remember(observations: np.ndarray, step: int) -> np.ndarray:
+        actions = act(observations, step)
+        drawn.append(actions)
+        return actions
+
+    episodes = collect(task, remember, seeds)
+    horizon = task.horizon
+    lengths = np.array([len(e.rewards) for e in episodes])
+    ended = np.array([e.terminated for e in episodes])
+    cut = ~ended & (lengths < horizon)
+
+    def padded(name: str) -> Float[np.ndarray, "H N ..."]:
+        rows = [getattr(e, name)[:horizon] for e in episodes]
+        out = np.zeros((horizon, len(rows), *rows[0].shape[1:]), np.float32)
+        for n, row in enumerate(rows):
+            out[: len(row), n] = row
+        return out
+
+    step = np.arange(horizon)[:, None]
+    weight = jnp.asarray(step < lengths, jnp.float32)
+    last = step == lengths - 1
+    continues = jnp.asarray((step < lengths - 1) | (last & ~ended & ~cut), jnp.float32)
+    actions = np.zeros((horizon, *drawn[0].shape), np.float32)
+    actions[: len(drawn)] = np.stack(drawn)
+    raw = jnp.asarray(padded("rewards"))
+    states = normaliser.normalise(jnp.asarray(padded("observations")))
+    final = normaliser.normalise(jnp.stack([e.observations[-1] for e in episodes]))
+    beyond = None if value is None else predict_value(value, final)[None]
+    rewards = scaled_reward(raw, dynamics.return_std, returns)
+    if beyond is not None and returns.bootstrap:  # as `imagine` does at a time limit
+        rewards = rewards + returns.gamma * beyond * jnp.asarray(last & cut)
+    return Imagined(
+        observations=states,
+        actions=jnp.asarray(actions),
+        log_probs=policy.log_prob(states, jnp.asarray(actions)),
+        rewards=rewards,
+        values=jnp.zeros_like(raw) if value is None else predict_value(value, states),
+        local=jnp.zeros_like(raw),
+        continues=continues,
+        weight=weight,
+        raw_rewards=raw,
+        masked=jnp.zeros(()),
+        beyond=beyond,
+    )

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from pombu.data.normaliser import Normaliser
+from pombu.data import Normaliser
 from pombu.envs import Episode, Task, collect, collect_rounds
 from pombu.nn import GaussianPolicy, StochasticPolicy
 from pombu.rng import Keys
@@ -27,8 +27,12 @@ def _stochastic(
 ) -> Float[Array, "P n a"]:
     keys = jax.random.split(jax.random.fold_in(key, step), observations.shape[0])
     normal = normaliser.normalise(observations)
-    draw = jax.vmap(lambda policy, seen, key: policy.sample(seen, key)[0])
-    return draw(policies, normal, keys)
+
+    def draw(policy: StochasticPolicy, seen: Array, key: PRNGKeyArray) -> Array:
+        return policy.sample(seen, key)[0]
+
+    actions: Array = jax.vmap(draw)(policies, normal, keys)
+    return actions
 
 
 @jax.jit

@@ -17,19 +17,16 @@ from pombu.algorithms.base import (
     WithBaseline,
     after_iteration,
     as_noisy,
-    fresh_policy,
     fresh_value,
-    init_counters,
     keys_of,
     share_done,
 )
 from pombu.algorithms.metrpo.config import METRPOConfig
-from pombu.data import Normaliser, no_experience
+from pombu.data import Normaliser
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.config import PlainReturnConfig
 from pombu.dynamics.fit import fresh_ensemble
 from pombu.dynamics.model import Dynamics
-from pombu.dynamics.termination import init_termination
 from pombu.envs import Episode, Task
 from pombu.nn import (
     GaussianPolicy,
@@ -48,7 +45,7 @@ from pombu.optim.ppo import Batch, improve_value, prepare
 from pombu.optim.trpo import improve_policy
 from pombu.parallel import jit, ready
 from pombu.rng import Keys
-from pombu.rollout.imagine import ImaginationRules, Imagined, imagine, rules_of
+from pombu.rollout.imagine import ImaginationRules, Imagined, imagine
 from pombu.rollout.plan import RolloutPlan, starts
 from pombu.rollout.real import alone, gather
 from pombu.rollout.returns import Targets
@@ -73,24 +70,17 @@ class Learner(EnsembleLearner[METRPOConfig, State]):
         name: str = "",
         workers: int | None = None,
     ) -> None:
-        super().__init__(task, config, name, workers)
-        self.rules = rules_of(
-            task, config.returns, config.imagination, config.model, config.draw
-        )
+        super().__init__(task, config, name, workers, config.draw)
 
     def init(self, seed: int) -> State:
         """Untrained networks and no experience."""
         config, task = self.config, self.task
         keys = Keys(seed, 0)
-        dim = task.observation_dim
         return State(
-            **init_counters(seed),
-            policy=fresh_policy(keys.jax("policy"), task, config.policy),
+            **self.fresh_fields(seed),
             **fresh_value(keys.jax("value"), task, config.baseline),
-            baseline=init_linear(dim),
+            baseline=init_linear(task.observation_dim),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
-            experience=no_experience(dim, task.action_dim, task.frame_dim),
-            ending=init_termination(keys.jax("ending"), task, config.model.termination),
         )
 
     def iterate(

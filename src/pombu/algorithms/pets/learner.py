@@ -308,12 +308,14 @@ def gaussian_dynamics(
     if config.normalise_targets:
         return dynamics
 
-    def plain(units: Normaliser | None) -> Normaliser | None:
-        if units is None:
-            return None
+    def plain(units: Normaliser) -> Normaliser:
         return Normaliser(jnp.zeros_like(units.mean), jnp.ones_like(units.std))
 
-    return replace(dynamics, delta=plain(dynamics.delta), reward=plain(dynamics.reward))
+    return replace(
+        dynamics,
+        delta=plain(dynamics.delta),
+        reward=None if dynamics.reward is None else plain(dynamics.reward),
+    )
 
 
 def gaussian_regression(

@@ -310,7 +310,7 @@ def _by_particles(
     """
     together = dynamics.unstack()
     count, (population, dim) = rules.particles, first.shape
-    outputs = dynamics.delta.mean.shape[-1] + int(dynamics.reward is not None)
+    outputs = dynamics.output_dim
 
     def by_member(rows: Float[Array, "c p d"]) -> Float[Array, "K m d"]:
         """Particles and sequences, dealt out to the members in their order."""

@@ -23,8 +23,6 @@ from pombu.algorithms.base import (
     WithEnsemble,
     after_iteration,
     as_noisy,
-    fresh_policy,
-    init_counters,
     keys_of,
     share_done,
 )
@@ -34,10 +32,9 @@ from pombu.algorithms.pombu.exploration import (
     centre_bonus,
     exploration_metrics,
 )
-from pombu.data import Normaliser, no_experience
+from pombu.data import Normaliser
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.fit import fresh_ensemble
-from pombu.dynamics.termination import init_termination
 from pombu.envs import Episode, Task
 from pombu.nn import MLP, GaussianPolicy, VarianceValue, init_value, init_variance
 from pombu.optim.metrics import improvement_metrics, improvement_summary, policy_metrics
@@ -51,7 +48,7 @@ from pombu.optim.ppo import (
     value_adam,
 )
 from pombu.rng import Keys
-from pombu.rollout.imagine import Imagined, rules_of
+from pombu.rollout.imagine import Imagined
 from pombu.rollout.plan import RolloutPlan
 from pombu.rollout.real import alone, gather
 from pombu.training.algorithm import StageTimer
@@ -84,30 +81,25 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
     ) -> None:
         config.require_full_minibatches(task.horizon)
         super().__init__(task, config, name, workers)
-        self.rules = rules_of(task, config.returns, config.imagination, config.model)
 
     def init(self, seed: int) -> State:
         """Untrained networks and no experience."""
         config, task = self.config, self.task
         keys = Keys(seed, 0)
-        dim = task.observation_dim
-        policy = fresh_policy(keys.jax("policy"), task, config.policy)
+        dim, fresh = task.observation_dim, self.fresh_fields(seed)
         value = init_value(keys.jax("value"), dim, config.value.hidden)
         tail = None
         if config.tail.use:
             tail = init_variance(keys.jax("tail"), dim, config.tail.hidden)
         return State(
-            **init_counters(seed),
+            **fresh,
             alpha=np.asarray(config.alpha, float),
-            policy=policy,
-            policy_optimiser=policy_adam(config.policy).init(policy),
+            policy_optimiser=policy_adam(config.policy).init(fresh["policy"]),
             value=value,
             value_optimiser=value_adam(config.value).init(value),
             tail=tail,
             tail_optimiser=tail and value_adam(config.tail).init(tail.network),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
-            experience=no_experience(dim, task.action_dim, task.frame_dim),
-            ending=init_termination(keys.jax("ending"), task, config.model.termination),
         )
 
     def iterate(

@@ -24,8 +24,6 @@ from pombu.algorithms.base import (
     ModelLearner,
     after_iteration,
     as_noisy,
-    fresh_policy,
-    init_counters,
     keys_of,
     share_done,
 )
@@ -36,14 +34,10 @@ from pombu.algorithms.slbo.multistep import (
     network_dynamics,
     train_network,
 )
-from pombu.data import (
-    no_experience,
-    transitions,
-)
+from pombu.data import transitions
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.ensemble import Layers
 from pombu.dynamics.model import Dynamics
-from pombu.dynamics.termination import init_termination
 from pombu.envs import Episode, Task, collect_rounds
 from pombu.nn import MLP, GaussianPolicy, init_value
 from pombu.optim.metrics import (
@@ -55,7 +49,6 @@ from pombu.optim.objectives import weighted_mean
 from pombu.optim.ppo import Batch, improve_value, prepare, value_adam
 from pombu.optim.trpo import improve_policy
 from pombu.rng import Keys
-from pombu.rollout.imagine import rules_of
 from pombu.rollout.plan import RolloutPlan
 from pombu.rollout.real import Act, act_alone, round_keys
 from pombu.training.algorithm import StageTimer
@@ -84,24 +77,19 @@ class Learner(ModelLearner[SLBOConfig, State]):
     ) -> None:
         config.require_full_minibatches(task.horizon)
         super().__init__(task, config, name, workers)
-        self.rules = rules_of(task, config.returns, config.imagination, config.model)
 
     def init(self, seed: int) -> State:
         """Untrained networks and no experience."""
         config, task = self.config, self.task
         keys = Keys(seed, 0)
-        dim = task.observation_dim
-        value = init_value(keys.jax("value"), dim, config.value.hidden)
+        value = init_value(keys.jax("value"), task.observation_dim, config.value.hidden)
         network = init_network(keys.jax("network"), task, config.model)
         return State(
-            **init_counters(seed),
-            policy=fresh_policy(keys.jax("policy"), task, config.policy),
+            **self.fresh_fields(seed),
             value=value,
             value_optimiser=value_adam(config.value).init(value),
             network=network,
             network_optimiser=network_adam(config.model).init(network),
-            experience=no_experience(dim, task.action_dim, task.frame_dim),
-            ending=init_termination(keys.jax("ending"), task, config.model.termination),
         )
 
     def dynamics(self, state: State) -> Dynamics:

@@ -26,8 +26,7 @@ from pombu.dynamics.model import Dynamics, dynamics_of, network_sizes
 from pombu.dynamics.termination import TerminationModel
 from pombu.envs import Task
 from pombu.errors import UsageError
-from pombu.nn import xavier
-from pombu.optim.ppo import adam
+from pombu.nn import Descent, adam, gradient_steps, xavier
 from pombu.parallel import jit
 
 _OUTPUT_GAIN = 0.01
@@ -143,8 +142,6 @@ def _train(
     rows: Int[Array, "updates b"],
     config: MultiStepModelConfig,
 ) -> tuple[Dynamics, Any, Float[Array, ""]]:
-    transform = network_adam(config)
-
     def put(layers: Members) -> Dynamics:
         placed: Dynamics = eqx.tree_at(lambda d: d.members, dynamics, layers)
         return placed
@@ -156,18 +153,8 @@ def _train(
         size = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(layers))
         return error + 0.5 * config.weight_decay * size, error
 
-    def step(
-        carry: tuple[Members, Any], first: Int[Array, " b"]
-    ) -> tuple[tuple[Members, Any], Array]:
-        layers, optimiser = carry
-        gradient, error = jax.grad(loss, has_aux=True)(layers, first)
-        direction, optimiser = transform.update(gradient, optimiser)
-        layers = jax.tree.map(
-            lambda w, d: w - config.learning_rate * d, layers, direction
-        )
-        return (layers, optimiser), error
-
-    (layers, optimiser), errors = jax.lax.scan(
-        step, (dynamics.members, optimiser), rows
+    begin, rate = Descent(dynamics.members, optimiser), config.learning_rate
+    (layers, optimiser), (errors, _) = gradient_steps(
+        loss, network_adam(config), begin, rate, rows
     )
     return put(layers), optimiser, jnp.mean(errors)

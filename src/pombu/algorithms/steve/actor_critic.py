@@ -25,9 +25,10 @@ from pombu.algorithms.steve.expansion import (
 )
 from pombu.data import Transitions
 from pombu.dynamics.ensemble import Layers, predict
+from pombu.nn import Descent, adam, gradient_step
 from pombu.parallel import jit
 
-ADAM = optax.scale_by_adam()
+ADAM = adam()
 
 
 class Frozen(eqx.Module):
@@ -110,17 +111,19 @@ def train_model(
 ) -> tuple[ExpansionModel, Any, Float[Array, ""]]:
     """Gradient steps of the models; their mean loss too."""
 
-    def step(number: Array, carry: Any) -> Any:
-        model, optimiser, total = carry
-        real = _drawn(data, filled, jax.random.fold_in(key, number), config)
-        loss, gradient = jax.value_and_grad(model_loss)(model, real, config)
-        direction, optimiser = ADAM.update(gradient, optimiser)
-        rate = config.model.learning_rate
-        return _descend(model, direction, rate), optimiser, total + loss
+    def loss(model: ExpansionModel, real: Transitions) -> tuple[Array, Array]:
+        error = model_loss(model, real, config)
+        return error, error
 
-    model, optimiser, total = jax.lax.fori_loop(
-        0, steps, step, (model, optimiser, jnp.zeros(()))
-    )
+    def step(number: Array, carry: tuple[Descent, Array]) -> tuple[Descent, Array]:
+        now, total = carry
+        real = _drawn(data, filled, jax.random.fold_in(key, number), config)
+        rate = config.model.learning_rate
+        later, error, _ = gradient_step(loss, ADAM, now, rate, real)
+        return later, total + error
+
+    begin = (Descent(model, optimiser), jnp.zeros(()))
+    (model, optimiser), total = jax.lax.fori_loop(0, steps, step, begin)
     return model, optimiser, total / jnp.maximum(steps, 1)
 
 
@@ -139,21 +142,25 @@ def train_networks(
     names = ["value_loss", "actor_loss"]
     names += [f"horizon_weight_{i}" for i in range(config.expansion + 1)]
 
-    def step(number: Array, carry: Any) -> Any:
-        networks, optimiser, totals = carry
+    def step(number: Array, carry: tuple[Descent, Array]) -> tuple[Descent, Array]:
+        now, totals = carry
         real = _drawn(data, filled, jax.random.fold_in(key, number), config)
-        targets, weights = expanded_targets(frozen, networks.actor, real, config)
-        gradient, losses = jax.grad(actor_critic_loss, has_aux=True)(
-            networks, real, targets, config
+        actor = now.parameters.actor
+        targets, weights = expanded_targets(frozen, actor, real, config)
+        later, losses, _ = gradient_step(
+            actor_critic_loss,
+            ADAM,
+            now,
+            config.actor_critic.learning_rate,
+            real,
+            targets,
+            config,
         )
-        direction, optimiser = ADAM.update(gradient, optimiser)
-        networks = _descend(networks, direction, config.actor_critic.learning_rate)
         seen = [losses["value_loss"], losses["actor_loss"], *jnp.mean(weights, 1)]
-        return networks, optimiser, totals + jnp.stack(seen)
+        return later, totals + jnp.stack(seen)
 
-    networks, optimiser, totals = jax.lax.fori_loop(
-        0, steps, step, (networks, optimiser, jnp.zeros(len(names)))
-    )
+    begin = (Descent(networks, optimiser), jnp.zeros(len(names)))
+    (networks, optimiser), totals = jax.lax.fori_loop(0, steps, step, begin)
     means = totals / jnp.maximum(steps, 1)
     return networks, optimiser, dict(zip(names, means, strict=True))
 
@@ -170,7 +177,3 @@ def _drawn(
 def _shared(rows: Float[Array, "b *d"], members: int) -> Float[Array, "k n *d"]:
     """Rows dealt out evenly."""
     return rows.reshape(members, -1, *rows.shape[1:])
-
-
-def _descend(parameters: Any, direction: Any, rate: float) -> Any:
-    return jax.tree.map(lambda w, d: w - rate * d, parameters, direction)

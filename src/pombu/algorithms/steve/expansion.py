@@ -8,6 +8,7 @@ variance, so that the model counts where it is trusted and the critics where the
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -25,12 +26,70 @@ _TINY = 1e-8
 """Added to variances before they are inverted."""
 
 
+class ExpansionStep(NamedTuple):
+    """What a step leads to, by transition network.
+
+    Unlike `dynamics.model.Step`, rewards and ends have networks of their own: each
+    reward network judges each transition, and an end is a probability.
+    """
+
+    states: Float[Array, "M b o"]
+    rewards: Float[Array, "N M b"]
+    goes_on: Float[Array, "M b"]
+    """Probability of not ending, the mean over networks."""
+
+
 class ExpansionModel(eqx.Module):
-    """Three ensembles: state changes, rewards and log-odds of termination."""
+    """Three ensembles: state changes, rewards and log-odds of termination.
+
+    `step` and `move` are those of `Dynamics`, in the data's own units and with actions
+    in policy space.
+    """
 
     transition: Layers
     reward: Layers
     ended: Layers
+
+    def step(
+        self,
+        states: Float[Array, "b o"],
+        actions: Float[Array, "b a"],
+        precision: Precision,
+    ) -> ExpansionStep:
+        """Every transition network's prediction for the same rows."""
+        pair = jnp.concatenate([states, actions], -1)
+        following = moved(states, everyone(self.transition, pair, precision))
+        beside = (following.shape[0], *actions.shape)
+        given = (
+            jnp.broadcast_to(states, following.shape),
+            jnp.broadcast_to(actions, beside),
+            following,
+        )
+        return self._outcome(*given, precision)
+
+    def move(
+        self,
+        states: Float[Array, "M b o"],
+        actions: Float[Array, "M b a"],
+        precision: Precision,
+    ) -> ExpansionStep:
+        """Every transition network's prediction for rows of its own."""
+        pair = jnp.concatenate([states, actions], -1)
+        change, _ = self.transition.outputs(pair, precision)
+        return self._outcome(states, actions, moved(states, change), precision)
+
+    def _outcome(
+        self,
+        states: Float[Array, "M b o"],
+        actions: Float[Array, "M b a"],
+        following: Float[Array, "M b o"],
+        precision: Precision,
+    ) -> ExpansionStep:
+        triple = jnp.concatenate([following, states, actions], -1)
+        rewards = everyone(self.reward, triple, precision)[..., 0]
+        odds = everyone(self.ended, triple, precision)[..., 0]
+        goes_on = 1.0 - jnp.mean(jax.nn.sigmoid(odds), 0)
+        return ExpansionStep(following, rewards, goes_on)
 
 
 class ActorCritic(eqx.Module):
@@ -86,20 +145,12 @@ def init_layers(key: PRNGKeyArray, members: int, sizes: Sequence[int]) -> Layers
     )
 
 
-def members_of(layers: Layers) -> int:
-    """How many networks there are in a stack."""
-    return layers.biases[0].shape[0]
-
-
 def everyone(
     layers: Layers, x: Float[Array, "*b i"], precision: Precision
 ) -> Float[Array, "k *b o"]:
     """What every member says of the same rows."""
     rows = x.reshape(-1, x.shape[-1])
-    alone = [
-        predict(jax.tree.map(lambda leaf, k=k: leaf[k], layers), rows, precision)
-        for k in range(members_of(layers))
-    ]
+    alone = [one.outputs(rows, precision)[0] for one in layers.unstack()]
     return jnp.stack(alone).reshape(len(alone), *x.shape[:-1], -1)
 
 
@@ -122,20 +173,6 @@ def values(
     return everyone(networks.critics, pair, precision)[..., 0]
 
 
-def outcomes(
-    model: ExpansionModel,
-    states: Float[Array, "*b o"],
-    actions: Float[Array, "*b a"],
-    following: Float[Array, "*b o"],
-    precision: Precision,
-) -> tuple[Float[Array, "N *b"], Float[Array, "*b"]]:
-    """Every reward network's reward, and the mean probability of not ending."""
-    triple = jnp.concatenate([following, states, actions], -1)
-    rewards = everyone(model.reward, triple, precision)[..., 0]
-    odds = everyone(model.ended, triple, precision)[..., 0]
-    return rewards, 1.0 - jnp.mean(jax.nn.sigmoid(odds), 0)
-
-
 def target_samples(
     model: ExpansionModel,
     networks: ActorCritic,
@@ -149,9 +186,9 @@ def target_samples(
     T_i = sum over t <= i of gamma^t r_t + gamma^(i+1) Q(s_(i+1), pi), where r_0 and s_1
     are real and everything after an end counts for nothing.
     """
-    members, batch = members_of(model.transition), real.rewards.shape[0]
+    members, batch = model.transition.count, real.rewards.shape[0]
     states = jnp.broadcast_to(real.following, (members, *real.following.shape))
-    shape = (members, members_of(model.reward), batch)
+    shape = (members, model.reward.count, batch)
     earned = jnp.broadcast_to(real.rewards, shape)
     survives = jnp.broadcast_to(1.0 - real.ended, (members, batch))
     samples = []
@@ -163,12 +200,9 @@ def target_samples(
         samples.append(earned[:, :, None] + tail[:, None])
         if i == horizon:
             break
-        actions = act(networks.actor, states)
-        pair = jnp.concatenate([states, actions], -1)
-        following = moved(states, predict(model.transition, pair, precision))
-        rewards, goes_on = outcomes(model, states, actions, following, precision)
-        earned = earned + discount[:, None] * jnp.swapaxes(rewards, 0, 1)
-        survives, states = survives * goes_on, following
+        ahead = model.move(states, act(networks.actor, states), precision)
+        earned = earned + discount[:, None] * jnp.swapaxes(ahead.rewards, 0, 1)
+        survives, states = survives * ahead.goes_on, ahead.states
     return jnp.stack(samples)
 
 
@@ -195,16 +229,8 @@ def bellman_variances(
         variances.append(so_far + weight * spread)
         if i == horizon:
             break
-        actions = act(networks.actor, states)
-        pair = jnp.concatenate([states, actions], -1)
-        following = moved(states, everyone(model.transition, pair, precision))
-        beside = (following.shape[0], *actions.shape)
-        rewards, goes_on = outcomes(
-            model,
-            jnp.broadcast_to(states, following.shape),
-            jnp.broadcast_to(actions, beside),
-            following,
-            precision,
+        following, rewards, goes_on = model.step(
+            states, act(networks.actor, states), precision
         )
         ahead = goes_on * jnp.mean(values(networks, following, precision), 0)
         batch = rewards.shape[-1]
