@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from pombu.dynamics.config import HomoscedasticModelConfig
-from pombu.dynamics.ensemble import Layers, init_ensemble, materialise
+from pombu.dynamics.ensemble import Layers, Samples, init_ensemble, materialise
 from pombu.dynamics.homoscedastic import (
     SMOOTH,
     HomoscedasticMembers,
+    ProfileLikelihood,
     fit_homoscedastic,
-    likelihood_loss,
 )
 from pombu.errors import UsageError
 from pombu.parallel import Workers
@@ -23,7 +23,6 @@ CONFIG = HomoscedasticModelConfig(
     members=2,
     hidden=(16,),
     learning_rate=1e-2,
-    weight_decay=0.0,
     batch_size=64,
     min_steps=1000,
     max_steps=1000,
@@ -53,7 +52,8 @@ def test_the_loss_is_the_likelihood_at_its_best_noise_scale() -> None:
     """-log N(y; mean, s^2) per row, without its constant, least over s."""
     inputs, targets, _ = data(50)
     layers: Layers = untrained().unstack()[0].layers
-    found = likelihood_loss(layers, jnp.asarray(inputs), jnp.asarray(targets))
+    rows = Samples(jnp.asarray(inputs), jnp.asarray(targets), jnp.arange(50))
+    found, square = ProfileLikelihood("float32").objective(layers, rows)
     errors = np.asarray(layers.outputs(jnp.asarray(inputs), "float32")[0]) - targets
     best = 0.0
     for output in range(2):
@@ -61,6 +61,7 @@ def test_the_loss_is_the_likelihood_at_its_best_noise_scale() -> None:
         mean_square = (errors[:, output] ** 2).mean()
         best += (0.5 * mean_square / scales**2 + np.log(scales)).min() - 0.5
     assert float(found) == pytest.approx(best, abs=1e-3)
+    assert float(square) == pytest.approx(float((errors**2).mean()), rel=1e-4)
 
 
 def test_a_fit_finds_the_noise_of_every_output() -> None:
@@ -74,7 +75,6 @@ def test_a_fit_finds_the_noise_of_every_output() -> None:
         CONFIG,
         2000,
         (0,),
-        jax.random.key(1),
         Workers(1),
     )
     for member in np.exp(np.asarray(fitted.log_std)):
@@ -98,7 +98,6 @@ def test_neither_room_nor_workers_change_a_fit() -> None:
             config,
             capacity,
             (0,),
-            jax.random.key(1),
             Workers(workers),
         )[0]
         for capacity, workers in ((300, 1), (1000, 1), (100, 2))
@@ -125,7 +124,6 @@ def test_a_sample_has_the_members_noise() -> None:
         ("members", 0),
         ("max_steps", 10),
         ("validation_fraction", 1.0),
-        ("weight_decay", -1.0),
     ],
 )
 def test_bad_values_are_named(field: str, value: float) -> None:

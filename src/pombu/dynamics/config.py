@@ -162,8 +162,6 @@ class HomoscedasticModelConfig:
     """Adam's step size at the start of a fit."""
     final_learning_rate: float = 0.0
     """Adam's step size at the end of a fit, towards which it falls linearly."""
-    weight_decay: float = 5e-4
-    """Share of the step size by which weights shrink in every gradient step."""
     batch_size: int = 256
     """Rows per gradient step."""
     steps_per_new_row: float = 0.4
@@ -185,7 +183,6 @@ class HomoscedasticModelConfig:
             at_least(f"model.{name}", getattr(self, name), 1)
         at_least("model.max_steps", self.max_steps, self.min_steps)
         at_least("model.steps_per_new_row", self.steps_per_new_row, 0)
-        at_least("model.weight_decay", self.weight_decay, 0)
         fraction = self.validation_fraction
         within("model.validation_fraction", fraction, "(0, 1)", 0 < fraction < 1)
 

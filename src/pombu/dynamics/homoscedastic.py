@@ -10,23 +10,25 @@ scale is taken from rows that the member held out.
 
 import math
 from functools import partial
-from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pombu.dynamics.config import HomoscedasticModelConfig, Precision
 from pombu.dynamics.ensemble import (
     Form,
     Layers,
+    MemberLoss,
     Members,
+    Samples,
     init_ensemble,
     materialise,
     predict,
 )
+from pombu.dynamics.fit import Lesson, fit_members, held_out, row_batches
 from pombu.dynamics.model import network_sizes
 from pombu.envs import Task
 from pombu.parallel import Workers, jit
@@ -72,64 +74,39 @@ def fresh_homoscedastic(
     return HomoscedasticMembers(layers, jnp.zeros((config.members, outputs)))
 
 
-def likelihood_loss(
-    layers: Layers,
-    inputs: Float[Array, "n i"],
-    targets: Float[Array, "n y"],
-    precision: Precision = "float32",
-) -> Float[Array, ""]:
-    """Sum over outputs of log(RMS error): -log-likelihood per row at its best scale."""
-    error = predict(layers, inputs, precision) - targets
-    square = jnp.mean(error**2, 0) + _LEAST_ERROR**2
-    return 0.5 * jnp.sum(jnp.log(square))
+class ProfileLikelihood(MemberLoss):
+    """Negative log-likelihood with every output's noise at its best for the rows."""
 
+    precision: Precision = eqx.field(static=True)
 
-@partial(jit, static_argnames="config")
-def _train(
-    layers: Layers,
-    inputs: Float[Array, "n i"],
-    targets: Float[Array, "n y"],
-    rows: Int[Array, " n"],
-    count: Int[Array, ""],
-    key: PRNGKeyArray,
-    steps: Int[Array, ""],
-    config: HomoscedasticModelConfig,
-) -> tuple[Layers, Float[Array, ""]]:
-    """Gradient steps of one member on its training rows, by a falling rate."""
-    transform = optax.scale_by_adam()
+    def of_rows(self, member: Layers, samples: Samples) -> Float[Array, " b"]:
+        """The mean squared error of each row."""
+        return jnp.mean(self._errors(member, samples) ** 2, -1)
 
-    def step(number: Array, carry: Any) -> Any:
-        layers, optimiser, total = carry
-        own = jax.random.fold_in(key, number)
-        batch = rows[jax.random.randint(own, (config.batch_size,), 0, count)]
-        loss, gradient = jax.value_and_grad(likelihood_loss)(
-            layers, inputs[batch], targets[batch], config.precision
-        )
-        direction, optimiser = transform.update(gradient, optimiser)
-        start, end = config.learning_rate, config.final_learning_rate
-        rate = start + (end - start) * number / steps
-        kept = 1.0 - rate * config.weight_decay
-        layers = jax.tree.map(lambda w, d: kept * w - rate * d, layers, direction)
-        return layers, optimiser, total + loss
+    def objective(
+        self, member: Layers, samples: Samples
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """The sum over outputs of log(RMS error), and the mean squared error."""
+        square = jnp.mean(self._errors(member, samples) ** 2, 0)
+        loss = 0.5 * jnp.sum(jnp.log(square + _LEAST_ERROR**2))
+        return loss, jnp.mean(square)
 
-    layers, _, total = jax.lax.fori_loop(
-        0, steps, step, (layers, transform.init(layers), jnp.zeros(()))
-    )
-    return layers, total / jnp.maximum(steps, 1)
+    def _errors(self, member: Layers, samples: Samples) -> Float[Array, "b y"]:
+        inputs, targets, rows = samples
+        return predict(member, inputs[rows], self.precision) - targets[rows]
 
 
 @partial(jit, static_argnames="precision")
 def _residual(
     layers: Layers,
-    inputs: Float[Array, "n i"],
-    targets: Float[Array, "n y"],
-    rows: Int[Array, " v"],
+    inputs: Float[Array, "v i"],
+    targets: Float[Array, "v y"],
     count: Int[Array, ""],
     precision: Precision,
 ) -> Float[Array, " y"]:
     """Root mean squared error of every output over the first `count` of the rows."""
-    error = predict(layers, inputs[rows], precision) - targets[rows]
-    counts = (jnp.arange(len(rows)) < count)[:, None]
+    error = predict(layers, inputs, precision) - targets
+    counts = (jnp.arange(len(inputs)) < count)[:, None]
     return jnp.sqrt(jnp.sum(jnp.where(counts, error**2, 0.0), 0) / count)
 
 
@@ -142,7 +119,6 @@ def fit_homoscedastic(
     config: HomoscedasticModelConfig,
     capacity: int,
     seed: tuple[int, ...],
-    key: PRNGKeyArray,
     workers: Workers,
 ) -> tuple[HomoscedasticMembers, dict[str, float]]:
     """Train every member on its rows, then measure its noise on those held out.
@@ -155,55 +131,39 @@ def fit_homoscedastic(
         new_rows: rows that are new since the last fit, which bound its length.
         config: rates and how long to train.
         capacity: rows to pad the arrays to, so that shapes stay the same.
-        seed: which held-out rows are looked at.
-        key: which rows a gradient step learns from.
+        seed: what the order of the rows is drawn from.
         workers: threads to share the members between.
     """
     while capacity < len(inputs):
         capacity *= 2
-    padding = ((0, capacity - len(inputs)), (0, 0))
-    rows_in = jnp.asarray(np.pad(inputs, padding), jnp.float32)
-    rows_out = jnp.asarray(np.pad(targets, padding), jnp.float32)
     steps = math.ceil(config.steps_per_new_row * new_rows)
     steps = min(max(steps, config.min_steps), config.max_steps)
+    loss = ProfileLikelihood(config.precision)
+    generators = [np.random.default_rng([*seed, k]) for k in range(members.count)]
+    learned = [np.flatnonzero(~held) for held in validation]
 
-    def train(number: int) -> tuple[Layers, Array, Array]:
-        learned = np.flatnonzero(~validation[number])
-        judges = np.flatnonzero(validation[number])
+    def lesson(number: int) -> Lesson:
+        batches = row_batches(generators[number], learned[number], config.batch_size)
+        return Lesson(batches, loss, None, steps, steps, steps)
+
+    lessons = [lesson(number) for number in range(members.count)]
+    fitted = fit_members(
+        members.layers, None, lessons, inputs, targets, config, capacity, workers
+    )
+
+    def noise(number: int) -> Float[Array, " y"]:
+        held = np.flatnonzero(validation[number])
         # Where episodes are too short to split, a member is judged by what it learns.
-        judges = judges if len(judges) else learned
-        rng = np.random.default_rng([*seed, number])
-        judges = rng.permutation(judges)[: config.validation_rows]
-        layers = jax.tree.map(lambda leaf: leaf[number], members.layers)
-        layers, loss = _train(
-            layers,
-            rows_in,
-            rows_out,
-            _padded(learned, capacity),
-            len(learned),
-            jax.random.fold_in(key, number),
-            steps,
-            config,
-        )
-        std = _residual(
-            layers,
-            rows_in,
-            rows_out,
-            _padded(judges, config.validation_rows),
-            len(judges),
-            config.precision,
-        )
-        return layers, jnp.maximum(std, _LEAST_ERROR), loss
+        judges = held if len(held) else learned[number]
+        rows, count = held_out(generators[number], judges, config.validation_rows)
+        own = jax.tree.map(lambda leaf: leaf[number], fitted.members)
+        data = (jnp.asarray(array[rows], jnp.float32) for array in (inputs, targets))
+        return _residual(own, *data, count, config.precision)
 
-    trained = workers.map(train, range(members.count))
-    layers, std, loss = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trained)
-    return HomoscedasticMembers(layers, jnp.log(std)), {
-        "model_loss": float(jnp.mean(loss)),
+    std = jnp.maximum(jnp.stack([*map(noise, range(members.count))]), _LEAST_ERROR)
+    return HomoscedasticMembers(fitted.members, jnp.log(std)), {
         "model_noise": float(jnp.mean(std)),
+        "model_loss": float(fitted.losses.mean()),
         "validation_loss": float(jnp.mean(std**2)),
         "fit_steps": float(steps),
     }
-
-
-def _padded(rows: np.ndarray, size: int) -> np.ndarray:
-    return np.pad(rows.astype(np.int32), (0, size - len(rows)))

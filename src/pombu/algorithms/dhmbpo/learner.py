@@ -255,7 +255,6 @@ class Learner(TaskLearner[DHMBPOConfig]):
             model,
             config.rows(self.task.horizon),
             keys.numpy("fit"),
-            keys.jax("fit"),
             self.workers,
         )
         ending, found = fit_termination(state.ending, episodes, state.experience, keys)
