@@ -38,6 +38,7 @@ lint: $(DEV) ## Check style and layout with ruff
 
 .PHONY: format
 format: $(DEV) ## Fix style and layout with ruff
+	@$(PY) -m tools.agent_types
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 

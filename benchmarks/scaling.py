@@ -12,14 +12,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pombu.envs import EnvConfig
 from pombu.studies.backends import BackendOptions
-from pombu.studies.jobs import Job, plan
 from pombu.studies.progress import PlainRuns
-from pombu.studies.study import run_study
+from pombu.studies.study import Job, plan, run_study
 from pombu.training.run import provenance
 
 WORKERS = (1, 2)
-JOBS = [Job("pombu", "Point2D", seed, "fast", 1800) for seed in range(4)]
+JOBS = [Job("pombu", EnvConfig("Point2D"), seed, "fast", 1800) for seed in range(4)]
 
 
 def main() -> int:

@@ -35,5 +35,5 @@ agent = POMBU(make_cart, preset=PRESET, seed=0).learn(total_timesteps=STEPS)
 env = make_cart()
 start = observation = env.reset(seed=1)[0]
 for _ in range(100):
-    observation, *_ = env.step(agent.predict(observation)[0])
+    observation, *_ = env.step(agent.predict(observation, deterministic=True)[0])
 print(f"brought the cart from {start[0]:+.2f} to {observation[0]:+.2f}")

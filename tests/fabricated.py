@@ -7,7 +7,7 @@ import numpy as np
 
 from pombu.paper.experiments import Panel, Profile
 from pombu.paper.reproduce import find
-from pombu.studies.jobs import Job
+from pombu.studies.study import Job
 from pombu.training.run import create
 
 HEIGHTS = {
@@ -50,7 +50,7 @@ def write_run(job: Job, path: Path) -> None:
     run = create(path, spec)
     alpha = float(spec.config.get("alpha", 0.5))
     draw = np.random.default_rng(list(job.name.encode()))
-    top = (4000 if job.horizon else 850) * HEIGHTS[job.algorithm]
+    top = (4000 if job.env.horizon else 850) * HEIGHTS[job.algorithm]
     top *= 1 - (alpha - 0.5) ** 2 + 0.06 * draw.normal()
     lines = [",".join(COLUMNS)]
     for i in range(1, ROWS + 1):

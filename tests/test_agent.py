@@ -34,8 +34,8 @@ def weights(agent: POMBU) -> list[np.ndarray]:
 
 
 def test_actions_are_in_the_environments_units(agent: POMBU) -> None:
-    action, memory = agent.predict(STATES[0])
-    batch, _ = agent.predict(STATES)
+    action, memory = agent.predict(STATES[0], deterministic=True)
+    batch, _ = agent.predict(STATES, deterministic=True)
     assert action.shape == (2,)
     assert memory is None
     # One row and three are multiplied in another order on some processors.
@@ -102,12 +102,14 @@ def test_a_folder_takes_one_save_after_another(tmp_path: Path) -> None:
 
 def test_another_past_is_not_saved_over(agent: POMBU, tmp_path: Path) -> None:
     agent.save(tmp_path / "agent")
-    stranger = POMBU("Point2D", preset="smoke", seed=3).learn(total_timesteps=120)
-    changed = replace(stranger.episodes[0], rewards=stranger.episodes[0].rewards + 1)
-    stranger.episodes = EpisodeStore([changed, *list(stranger.episodes)[1:]])
+    other_agent = POMBU("Point2D", preset="smoke", seed=3).learn(total_timesteps=120)
+    changed = replace(
+        other_agent.episodes[0], rewards=other_agent.episodes[0].rewards + 1
+    )
+    other_agent.episodes = EpisodeStore([changed, *list(other_agent.episodes)[1:]])
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UsageError, match="other real episodes"):
-        stranger.save(tmp_path / "agent")
+        other_agent.save(tmp_path / "agent")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -149,9 +151,9 @@ def test_another_agents_folder_is_left_alone(
 ) -> None:
     agent.save(tmp_path / "agent")
     before = sorted(tmp_path.rglob("*"))
-    stranger = POMBU("Point2D", preset="smoke", **{"seed": 3, **other})
+    other_agent = POMBU("Point2D", preset="smoke", **{"seed": 3, **other})
     with pytest.raises(UsageError, match=f"holds an agent with another {name}"):
-        stranger.save(tmp_path / "agent")
+        other_agent.save(tmp_path / "agent")
     assert sorted(tmp_path.rglob("*")) == before
 
 

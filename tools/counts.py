@@ -4,13 +4,14 @@ python -m tools.counts [FOLDER]
 """
 
 import ast
+import re
 import statistics
 import sys
 from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "pombu"
-APART = ("paper", "bench")
+SEPARATE = ("paper", "bench")
 """Packages that nothing else imports; the limit on lines leaves them out."""
 
 
@@ -50,13 +51,43 @@ def longest_chain(graph: dict[str, set[str]]) -> list[str]:
     return list(max(map(below, sorted(graph)), key=len))
 
 
-def public_names(path: Path) -> int:
+def definitions(path: Path) -> int:
     """Functions and classes of a file that no underscore hides."""
     return sum(
         isinstance(node, ast.FunctionDef | ast.ClassDef)
         and not node.name.startswith("_")
         for node in ast.parse(path.read_text()).body
     )
+
+
+def exported(path: Path) -> set[str]:
+    """What a file lists in `__all__`, or, without one, passes on as `X as X`."""
+    tree = ast.parse(path.read_text())
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+
+
+def documented(source: Path) -> set[str]:
+    """The names of the API reference: `import pombu` and every module's `__all__`."""
+    stubs = [*source.glob("*.pyi")]
+    listed = [p for p in source.rglob("*.py") if "\n__all__ = [" in p.read_text()]
+    files = [source / "__init__.py", *stubs, *listed]
+    return set().union(*map(exported, files)) - {"__version__"}
+
+
+def files_of_a_transition(source: Path) -> int:
+    """Files on the walk of one transition, which ARCHITECTURE.md lists by number."""
+    page = source.parent.parent / "ARCHITECTURE.md"
+    text = page.read_text() if page.exists() else ""
+    return len(set(re.findall(r"^\d+\. \[`([\w/.]+)`\]", text, flags=re.MULTILINE)))
 
 
 def counts(source: Path) -> dict[str, str]:
@@ -76,18 +107,24 @@ def counts(source: Path) -> dict[str, str]:
     outside = sum(
         n
         for name, n in lines.items()
-        if name.split(".")[1:2] and name.split(".")[1] not in APART
+        if name.split(".")[1:2] and name.split(".")[1] not in SEPARATE
     )
     loose = [p.stem for p in source.glob("*.py") if not p.stem.startswith("_")]
     longest = max(lines, key=lambda name: lines[name])
     return {
         "files": str(len(paths)),
         "lines": str(sum(lines.values())),
-        f"lines outside {' and '.join(APART)}": str(outside),
+        f"lines outside {' and '.join(SEPARATE)}": str(outside),
         "loose modules": f"{len(loose)} ({', '.join(sorted(loose))})",
         "longest import chain": f"{len(chain)} ({' > '.join(chain)})",
         "modules with one importer": f"{len(single)} ({', '.join(single)})",
-        "public names": str(sum(map(public_names, paths.values()))),
+        "names of the API reference (`import pombu` and every `__all__`)": str(
+            len(documented(source))
+        ),
+        "definitions without an underscore, most of them internal": str(
+            sum(map(definitions, paths.values()))
+        ),
+        "files from env.step to the policy update": str(files_of_a_transition(source)),
         "median file": str(statistics.median(lines.values())),
         "longest file": f"{lines[longest]} ({longest})",
     }

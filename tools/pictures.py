@@ -1,4 +1,4 @@
-"""The pictures of docs/ideas.md: pombu's own functions in a one-dimensional world.
+"""The pictures of docs/ideas.md: pombu's own functions in a one-dimensional task.
 
     python -m tools.pictures
 
@@ -38,7 +38,7 @@ MEMBER_COLOURS = (BLUE, SKY, GREEN, ORANGE, VERMILLION)
 
 @dataclass
 class Dynamics:
-    """Five regressions of a one-dimensional world, and what they make of a policy."""
+    """Five regressions of a one-dimensional task, and what they make of a policy."""
 
     members: Sequence[Callable[[Any, Any], Any]]
     states: np.ndarray

@@ -1,4 +1,4 @@
-"""Record a short training run of every algorithm, as a judge of later changes.
+"""Record a short training run of every algorithm, to compare later changes with.
 
     python -m tools.record_runs tests/fixtures/recorded-runs.json [ALGORITHM ...]
 

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import dataclasses
+import importlib
 import inspect
 import io
 import itertools
@@ -17,6 +18,7 @@ from typing import Any
 from pombu.algorithms import presets, registry
 from pombu.cli import COMMANDS, main
 from pombu.envs import EnvConfig
+from pombu.errors import range_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "pombu"
@@ -75,6 +77,7 @@ def fold(text: str) -> str:
 
 def configs() -> str:
     """Every field of every config, with the values of the presets."""
+    env_flags = [f"`--{name.replace('_', '-')}`" for name in EnvConfig().options]
     parts = [
         "# Config fields\n\nEvery field is a flag of `pombu train` "
         "(`--model.members 3`), a keyword of an agent in Python (`alpha=0.75`, or "
@@ -83,13 +86,14 @@ def configs() -> str:
         f"{TASK} at 200 steps, and `pombu presets --env ENV` prints them for any task."
         "\n\n## The environment\n\n"
         f"{inspect.getdoc(EnvConfig)}\n\n"
-        "Flags: `--env`, `--horizon`, `--observation-noise`, `--alive-bonus` and "
-        "`--no-observe-y`.\n\n"
+        f"Flags: `--env` for the id, and {', '.join(env_flags)}. A study file has the "
+        "options under their own names.\n\n"
         "| field | type | default | meaning |\n|---|---|---|---|"
     ]
     meanings = field_docs(EnvConfig)
     for field in dataclasses.fields(EnvConfig):
         kind = type_name(typing.get_type_hints(EnvConfig)[field.name])
+        kind += _accepted(EnvConfig, field.name)
         default = value_text(field.default)
         parts[0] += (
             f"\n| `{field.name}` | {kind} | {default} | {cell(meanings[field.name])} |"
@@ -99,11 +103,12 @@ def configs() -> str:
         columns = [presets.preset(name, one, TASK) for one in presets.names()]
         heads = " | ".join(f"`{one}`" for one in presets.names())
         table = [f"| flag | {heads} | meaning |", "|---" * (len(columns) + 2) + "|"]
-        for path, hint, meaning in fields_of(kind):
+        for path, hint, meaning, accepted in fields_of(kind):
             values = " | ".join(value_text(dig(one, path)) for one in columns)
             flag = ".".join(path).replace("_", "-")
             table.append(
-                f"| `--{flag}`<br>{type_name(hint)} | {values} | {cell(meaning)} |"
+                f"| `--{flag}`<br>{type_name(hint)}{accepted} | {values} | "
+                f"{cell(meaning)} |"
             )
         parts.append(
             f"## {name}\n\n{entry.summary[0].upper()}{entry.summary[1:]}: "
@@ -114,8 +119,8 @@ def configs() -> str:
 
 def fields_of(
     kind: type[Any], path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Any, str]]:
-    """Path, type and docstring of every field, those of parts included."""
+) -> Iterator[tuple[tuple[str, ...], Any, str, str]]:
+    """Path, type, docstring and range of every field, those of parts included."""
     hints = typing.get_type_hints(kind)
     meanings = field_docs(kind)
     for field in dataclasses.fields(kind):
@@ -125,7 +130,14 @@ def fields_of(
         if dataclasses.is_dataclass(hint):
             yield from fields_of(typing.cast(type[Any], hint), (*path, field.name))
         else:
-            yield (*path, field.name), hint, meanings[field.name]
+            accepted = _accepted(kind, field.name)
+            yield (*path, field.name), hint, meanings[field.name], accepted
+
+
+def _accepted(kind: type[Any], name: str) -> str:
+    """The range of a number, to be written after its type."""
+    allowed = range_of(kind, name)
+    return f" in {allowed.interval}" if allowed else ""
 
 
 def field_docs(kind: type[Any]) -> dict[str, str]:
@@ -231,25 +243,65 @@ def defines(module: str) -> bool:
     return any(isinstance(node, kinds) for node in ast.parse(file.read_text()).body)
 
 
+PUBLIC = (
+    "pombu",
+    "pombu.envs",
+    "pombu.data.logged",
+    "pombu.uncertainty",
+    "pombu.uncertainty.tabular",
+    "pombu.agent.numpy_policy",
+)
+"""The modules whose exported names are the documented interface."""
+
+
+def documented() -> dict[str, list[str]]:
+    """The names of the documented interface, by the first module that exports them."""
+    found: dict[str, list[str]] = {}
+    seen: set[int] = set()
+    for module in map(importlib.import_module, PUBLIC):
+        names = getattr(module, "__all__", None) or {*vars(module), *module._LATER}
+        things = {name: getattr(module, name) for name in sorted(names, key=str.lower)}
+        found[module.__name__] = [
+            name
+            for name, thing in things.items()
+            if id(thing) not in seen
+            and (hasattr(module, "__all__") or is_own(thing))
+            and not inspect.ismodule(thing)
+        ]
+        seen |= {id(things[name]) for name in found[module.__name__]}
+    return found
+
+
+def is_own(thing: Any) -> bool:
+    """Whether pombu defines it."""
+    return str(getattr(thing, "__module__", "")).startswith("pombu.")
+
+
 def public_names() -> str:
-    """The front page of the API reference: what `import pombu` offers."""
-    import pombu
+    """The front page of the API reference: the documented interface."""
     from pombu.agent import agents
 
-    rows = []
-    for name in sorted({*vars(pombu), *pombu._LATER}, key=str.lower):
-        thing = getattr(pombu, name)
-        if not str(getattr(thing, "__module__", "")).startswith("pombu."):
-            continue
-        made = thing.__module__ == agents.__name__  # from the registry
-        home = f"{thing.__module__}.{'Agent' if made else thing.__qualname__}"
-        summary = (inspect.getdoc(thing) or "").splitlines()[0]
-        page = f"{thing.__module__.split('.')[1]}.md"
-        rows.append(f"| [`pombu.{name}`]({page}#{home}) | {cell(summary)} |")
+    parts = []
+    for module, names in documented().items():
+        rows = []
+        for name in names:
+            thing = getattr(importlib.import_module(module), name)
+            if not is_own(thing):  # data, which its module's page explains
+                rows.append(f"| `{module}.{name}` | a constant |")
+                continue
+            made = thing.__module__ == agents.__name__  # from the registry
+            home = f"{thing.__module__}.{'Agent' if made else thing.__qualname__}"
+            summary = (inspect.getdoc(thing) or "").splitlines()[0]
+            page = f"{thing.__module__.split('.')[1]}.md"
+            rows.append(f"| [`{module}.{name}`]({page}#{home}) | {cell(summary)} |")
+        heading = f"## {module}\n\n| name | what it is |\n|---|---|\n"
+        parts.append(heading + "\n".join(rows))
     return (
         "# API reference\n\n"
-        "What `import pombu` offers. Names that compute are imported when they are "
-        "first used, so the import itself is quick and free of JAX. The pages of this "
-        "section follow the packages of the [architecture](../architecture.md).\n\n"
-        "| name | what it is |\n|---|---|\n" + "\n".join(rows) + "\n"
+        "The names below are the interface: they change only with an entry in the "
+        "[changelog](../changelog.md). What `import pombu` offers is imported when it "
+        "is first used, so the import itself is quick and free of JAX. The other pages "
+        "of this section show the source by the packages of the "
+        "[architecture](../architecture.md); what is not listed here is internal and "
+        "may change.\n\n" + "\n\n".join(parts) + "\n"
     )

@@ -17,6 +17,8 @@ from pombu.errors import RunError as RunError
 from pombu.errors import UsageError as UsageError
 
 if TYPE_CHECKING:
+    # A class for every algorithm; `python -m tools.agent_types` writes them.
+    from pombu._agents import *  # noqa: F403
     from pombu.algorithms.pombu.config import POMBUConfig as POMBUConfig
     from pombu.algorithms.presets import preset as preset
     from pombu.training.callbacks import Callback as Callback

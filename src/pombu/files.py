@@ -2,11 +2,14 @@
 
 import contextlib
 import hashlib
+import json
 import os
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from pombu.errors import RunError
+from pombu.errors import RunError, UsageError
 
 
 class DamagedFileError(RunError):
@@ -25,6 +28,61 @@ def safe_name(text: str) -> str:
 def digest(data: bytes) -> str:
     """The SHA-256 checksum of some bytes, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
+
+
+def json_digest(content: Any) -> str:
+    """The checksum of a JSON value, however it is laid out in a file."""
+    return digest(json.dumps(content, sort_keys=True).encode())
+
+
+def parse_json(data: bytes | str) -> Any:
+    """A JSON value.
+
+    Raises:
+        ValueError: It is none, or is nested more deeply than anyone writes it.
+    """
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The entries in which two flat mappings differ: key, new value and old one.
+
+    A key that only `after` has is an option that came with a later version.
+    """
+    return [
+        f"{key} = {after.get(key)!r} (was {value!r})"
+        for key, value in before.items()
+        if after.get(key) != value
+    ]
+
+
+def temporary_name(path: Path) -> Path:
+    """A name beside `path` that no other process uses, also in another container."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
+def not_through_links(path: str, flags: int) -> int:
+    """Open a file itself: `open(..., opener=not_through_links)` follows no link."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def require_no_links(*folders: Path) -> None:
+    """Refuse folders with symbolic links in them, through which files would be written.
+
+    Raises:
+        UsageError: Names the link.
+    """
+    for folder in folders:
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.is_symlink():
+                raise UsageError(
+                    f"{path} is a symbolic link to {os.readlink(path)}, and a run "
+                    "writes into its own folder alone: put what it points to in its "
+                    "place, or remove it."
+                )
 
 
 @contextlib.contextmanager
@@ -58,7 +116,7 @@ def sync_folder(folder: Path) -> None:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that a crash leaves either the old one or the new one, whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_name(path)
     with writing(path):
         try:
             write_synced(temporary, data)

@@ -4,13 +4,16 @@ The hot loops split into pieces that do not talk to each other: the K members' f
 value and the policy update, halves of an imagined batch, the exploration policies. Each
 piece is compiled to run on one thread and the pieces run side by side, which costs no
 synchronisation inside a step. How the work is cut never depends on how many cores there
-are, so neither do the numbers.
+are. The last digits of a number still may: XLA divides some large operations by the
+threads it has. A run's checkpoints therefore name the number of cores.
 """
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -78,3 +81,29 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def use_compilation_cache() -> None:
+    """Let JAX keep compiled functions between runs.
+
+    `JAX_COMPILATION_CACHE_DIR` chooses the folder, and empty turns the cache off; the
+    default is `pombu/jax` under the user's cache folder. An unwritable folder is no
+    reason to fail: it only means compiling anew.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(root) / "pombu" / "jax"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    if not os.access(folder, os.W_OK):
+        return
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    jax = sys.modules.get("jax")
+    # JAX reads these variables once; a script may have chosen a folder of its own.
+    if jax is not None and jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

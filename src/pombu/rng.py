@@ -6,6 +6,7 @@ drawn, and no stage can disturb another's stream.
 """
 
 import zlib
+from typing import Any
 
 import jax
 import numpy as np
@@ -41,14 +42,15 @@ class Keys:
         return [int(seed) for seed in sequence.generate_state(number) >> 1]
 
 
-def require_seed(seed: int) -> None:
+def require_seed(seed: Any) -> None:
     """Refuse what is no seed.
 
     JAX would silently use the last 32 bits, so that two seeds gave the same run.
     """
-    if not 0 <= seed < SEEDS:
+    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+    if not (whole and 0 <= seed < SEEDS):
         raise UsageError(
-            f"seed is {seed}: it must be a whole number from 0 to {SEEDS - 1}."
+            f"seed is {seed!r}: it must be a whole number from 0 to {SEEDS - 1}."
         )
 
 

@@ -7,12 +7,16 @@ from fabricated import HEIGHTS, write_run
 
 from pombu.analysis.curves import by_label, find_curves
 from pombu.analysis.plots import draw_learning
-from pombu.studies.jobs import Job
+from pombu.envs import EnvConfig
+from pombu.studies.study import Job
 
 
 def test_no_two_labels_look_the_same(tmp_path: Path) -> None:
     for algorithm in HEIGHTS:
-        write_run(Job(algorithm, "HalfCheetah", total_steps=1000), tmp_path / algorithm)
+        write_run(
+            Job(algorithm, EnvConfig("HalfCheetah"), total_steps=1000),
+            tmp_path / algorithm,
+        )
     figure = draw_learning(find_curves([tmp_path]))
     lines = figure.axes[0].get_lines()
     assert len(lines) == len(HEIGHTS)
@@ -27,7 +31,9 @@ def test_runs_that_differ_in_much_are_all_there(tmp_path: Path) -> None:
         "other": (("model.members", 3), ("model.patience", 1), ("model.max_epochs", 2)),
     }
     for name, overrides in changes.items():
-        job = Job("pombu", "HalfCheetah", total_steps=1000, overrides=overrides)
+        job = Job(
+            "pombu", EnvConfig("HalfCheetah"), total_steps=1000, overrides=overrides
+        )
         write_run(job, tmp_path / name)
     groups = by_label(find_curves([tmp_path]))
     assert {c.run.path.name for group in groups.values() for c in group} == set(changes)
@@ -36,7 +42,7 @@ def test_runs_that_differ_in_much_are_all_there(tmp_path: Path) -> None:
 def test_a_setting_that_came_later_is_its_default(tmp_path: Path) -> None:
     """A run of an older version, whose config lacks a field, is a seed of the same."""
     for seed in (0, 1):
-        job = Job("pombu", "HalfCheetah", seed, total_steps=1000)
+        job = Job("pombu", EnvConfig("HalfCheetah"), seed, total_steps=1000)
         write_run(job, tmp_path / str(seed))
     file = tmp_path / "0" / "config.json"
     content = json.loads(file.read_text())

@@ -38,7 +38,7 @@ def test_start_states_that_leave_the_model_do_not_count() -> None:
         _compare(real[1:], model[1:], np.array([np.inf]))
 
 
-def test_a_trained_run_is_filmed_and_calibrated(
+def test_a_trained_run_is_recorded_and_calibrated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = str(tmp_path / "point")

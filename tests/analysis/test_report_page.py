@@ -29,7 +29,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     out = folder / "report.html"
     paths = [str(run.path) for run in runs]
-    flags = ["--no-film", "--no-calibration", "--out", str(out)]
+    flags = ["--no-video", "--no-calibration", "--out", str(out)]
     assert main(["report", *paths, *flags]) == 0
     return out
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_measured_is_said_in_the_page(
     run = write_run(tmp_path / "run", task="somewhere:outside")
     assert main(["report", str(run.path), "--json"]) == 0
     (reason,) = json.loads(capsys.readouterr().out)["missing"]
-    assert "run has no film and no calibration" in reason
+    assert "run has no video and no calibration" in reason
     assert "--env somewhere:outside" in reason
     assert "--env somewhere:outside" in (run.path / "report.html").read_text()
 

@@ -9,8 +9,8 @@ import pytest
 
 from pombu.agent.runs import algorithm_of, load_state
 from pombu.algorithms.presets import preset
-from pombu.algorithms.registry import ALGORITHMS, config_type, make
-from pombu.cli.train import parse
+from pombu.algorithms.registry import ALGORITHMS, config_type, make, options
+from pombu.cli.train import parse_train
 from pombu.envs import load
 from pombu.errors import UsageError
 from pombu.training import config_file
@@ -20,7 +20,7 @@ from pombu.training.metrics import deterministic, read_rows
 from pombu.training.run import Run, RunSpec, create, open_run
 
 HORIZON = 10
-ITERATIONS = 4
+ITERATIONS = 3
 CORE = {
     "iteration",
     "real_steps",
@@ -73,7 +73,9 @@ def train(run: Run, stop_at: int = ITERATIONS) -> None:
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_two_and_two_iterations_are_four(name: str, tmp_path: Path) -> None:
+def test_an_interrupted_run_equals_an_uninterrupted_one(
+    name: str, tmp_path: Path
+) -> None:
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     train(new_run(whole, name))
     train(new_run(parted, name), stop_at=2)
@@ -81,14 +83,14 @@ def test_two_and_two_iterations_are_four(name: str, tmp_path: Path) -> None:
 
     header, rows = read_rows(whole / "metrics.csv")
     assert CORE - set(header) == ABSENT.get(name, set())
-    assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
+    assert [row["iteration"] for row in rows] == [1, 2, 3]
     assert rows[-1]["real_steps"] == ITERATIONS * tiny(name).trajectories * HORIZON
     assert all(np.isfinite(list(row.values())).all() for row in rows)
     again = read_rows(parted / "metrics.csv")[1]
     assert [*map(deterministic, rows)] == [*map(deterministic, again)]
     for file in (
-        "checkpoints/000004/state.safetensors",
-        "episodes/00003.safetensors",
+        f"checkpoints/{ITERATIONS:06d}/state.safetensors",
+        f"episodes/{ITERATIONS - 1:05d}.safetensors",
         "evaluation.json",
     ):
         assert (whole / file).read_bytes() == (parted / file).read_bytes()
@@ -119,7 +121,9 @@ def test_presets_plan_two_hundred_thousand_steps(
         assert 0.9 * 200_000 <= planned <= 1.1 * 200_000, which
 
 
-@pytest.mark.parametrize("name", ["metrpo", "mbmpo", "pets"])
+@pytest.mark.parametrize(
+    "name", [name for name in ALGORITHMS if "model.reward" in options(name)]
+)
 def test_learners_refuse_what_they_cannot_do(name: str) -> None:
     config = preset(name, "smoke", "Pendulum-v1")
     config = replace(config, model=replace(config.model, reward="known"))
@@ -129,17 +133,17 @@ def test_learners_refuse_what_they_cannot_do(name: str) -> None:
 
 def test_an_option_of_another_algorithm_is_refused_with_those_there_are() -> None:
     with pytest.raises(UsageError) as caught:
-        parse(["--algo", "sac", "--env", "Point2D", "--alpha", "0.5"])
+        parse_train(["--algo", "sac", "--env", "Point2D", "--alpha", "0.5"])
     assert str(caught.value).startswith(
         "sac has no option --alpha; it has --trajectories, --iterations, "
     )
     with pytest.raises(UsageError, match=r"metrpo has no option --noise\.sigma"):
-        parse(["--algo=metrpo", "--noise.sigma=0.1"])
-    parse(["--algo", "slbo", "--noise.sigma=0.1"])
+        parse_train(["--algo=metrpo", "--noise.sigma=0.1"])
+    parse_train(["--algo", "slbo", "--noise.sigma=0.1"])
     with pytest.raises(UsageError, match=r"steve has no option --kappa; it has --"):
-        parse(["--algo", "steve", "--kappa", "1"])
+        parse_train(["--algo", "steve", "--kappa", "1"])
     with pytest.raises(UsageError, match=r"mbmpo has no option --planner\.horizon"):
-        parse(["--algo=mbmpo", "--planner.horizon=5"])
-    parse(["--algo", "pets", "--kappa", "1", "--planner.kind", "random"])
-    parse(["--algo", "steve", "--weighting", "bellman", "--horizon", "100"])
-    parse(["--algo", "mbmpo", "--inner-rate", "0.1"])
+        parse_train(["--algo=mbmpo", "--planner.horizon=5"])
+    parse_train(["--algo", "pets", "--kappa", "1", "--planner.kind", "random"])
+    parse_train(["--algo", "steve", "--weighting", "bellman", "--horizon", "100"])
+    parse_train(["--algo", "mbmpo", "--inner-rate", "0.1"])

@@ -1,4 +1,4 @@
-"""Stable-Baselines3 behind pombu's face: arrays in and out, nothing else remembered."""
+"""Stable-Baselines3 behind pombu's interface: arrays in and out, no other state."""
 
 import importlib
 import sys

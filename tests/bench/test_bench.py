@@ -8,7 +8,7 @@ import jax
 import pytest
 from sizes import small
 
-from pombu.bench import algorithms, comparison, suite, workload
+from pombu.bench import algorithms, suite, workload
 from pombu.cli import main
 
 TINY = suite.Effort(2, 0.0, fit_steps=5, collections=1, whole_iterations=False)
@@ -80,14 +80,19 @@ def test_every_figure_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(json.dumps(figures)) == figures
 
 
+@pytest.fixture(scope="module")
+def work() -> workload.Workload:
+    """The paper's workload made small, for the tests that measure it."""
+    return workload.paper_workload(600, 5, small)
+
+
 def test_without_pytorch_it_says_so_and_compares_with_nothing(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, work: workload.Workload
 ) -> None:
-    monkeypatch.setattr(comparison, "find_spec", lambda name: None)
+    monkeypatch.setattr(suite, "find_spec", lambda name: None)
     said: list[str] = []
     limits = {"f32_gflops": 100.0, "bf16_gflops": 50.0}
-    work = workload.paper_workload(600, 5, small)
-    figures = comparison.compare(work, limits, 2, 0.0, said.append)
+    figures = suite.compare(work, limits, 1, 0.0, said.append)
     assert any("pip install 'pombu[baselines]'" in sentence for sentence in said)
     for loop in ("imagination", "fit", "update"):
         assert figures[loop]["vs_pytorch"] is None
@@ -95,12 +100,11 @@ def test_without_pytorch_it_says_so_and_compares_with_nothing(
 
 
 def test_bfloat16_is_tried_where_its_limit_is_higher(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, work: workload.Workload
 ) -> None:
-    monkeypatch.setattr(comparison, "find_spec", lambda name: None)
+    monkeypatch.setattr(suite, "find_spec", lambda name: None)
     limits = {"f32_gflops": 100.0, "bf16_gflops": 150.0}
-    work = workload.paper_workload(600, 5, small)
-    figures = comparison.compare(work, limits, 1, 0.0, lambda what: None)
+    figures = suite.compare(work, limits, 1, 0.0, lambda what: None)
     assert figures["imagination"]["bfloat16"]["steps_per_s"] > 0
     assert "bfloat16" not in figures["update"]
 

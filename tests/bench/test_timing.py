@@ -1,7 +1,7 @@
 import jax
 import pytest
 
-from pombu.bench.timing import CompileClock, Times, take_turns
+from pombu.bench.workload import CompileClock, Times, take_turns
 
 
 def test_a_ratio_is_the_median_over_rounds_not_the_ratio_of_medians() -> None:

@@ -50,7 +50,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
 
     def add(work: Run) -> None:
         module = types.ModuleType("pombu.cli.greet")
-        module.Command = type("Command", (Command,), {"run": lambda self: work()})
+        module.Greet = type("Greet", (Command,), {"run": lambda self: work()})
         monkeypatch.setitem(sys.modules, "pombu.cli.greet", module)
         monkeypatch.setitem(cli.COMMANDS, "greet", "greet")
 
@@ -62,6 +62,13 @@ def raising(error: BaseException) -> Run:
         raise error
 
     return work
+
+
+def test_an_old_flag_is_accepted_with_a_warning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert not cli.read("report", ["run", "--no-film"]).video
+    assert "--no-film is now --no-video" in capsys.readouterr().err
 
 
 def test_help_names_every_command_in_under_a_second() -> None:
@@ -240,3 +247,25 @@ def test_code_that_exits_is_heard(
     monkeypatch.setattr("pombu.cli.dispatch", leave)
     assert cli.main(["doctor"]) == expected
     assert said in capsys.readouterr().err
+
+
+def test_an_environment_that_exits_is_an_error(
+    install: Callable[[Run], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    install(raising(SystemExit(0)))
+    assert cli.main(["greet"]) == 1
+    assert "asked to exit (SystemExit: 0)" in capsys.readouterr().err
+
+
+def test_a_flag_shows_the_traceback_of_what_was_told(
+    install: Callable[[Run], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("POMBU_DEBUG", "")
+    install(raising(UsageError("one line\nand another")))
+    assert cli.main(["greet"]) == 2
+    assert capsys.readouterr().err == "pombu: one line and another\n"
+    assert cli.main(["greet", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err

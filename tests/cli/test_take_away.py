@@ -1,15 +1,20 @@
 """Policies to take away: exported files, videos, pictures and results pages."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from pombu.agent.agents import POMBU
+from pombu.agent.export import export_policy
 from pombu.agent.numpy_policy import load_policy
 from pombu.cli import main
+from pombu.errors import RunError
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +30,7 @@ def test_an_exported_policy_acts_like_the_agent(run: Path, tmp_path: Path) -> No
     assert main(["export", str(run), str(file)]) == 0
     act = load_policy(str(file))
     observations = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
-    actions, _ = POMBU.load(run).predict(observations)
+    actions, _ = POMBU.load(run).predict(observations, deterministic=True)
     np.testing.assert_allclose(act(observations), actions, atol=1e-6)
     np.testing.assert_allclose(act(observations[0]), actions[0], atol=1e-6)
     pictures = observations.reshape(50, 1, 2, 1)  # not flat: of any shape
@@ -50,6 +55,38 @@ def test_an_exported_policy_stays_in_its_box(tmp_path: Path) -> None:
         assert ((low <= action) & (action <= high)).all()
 
 
+def untrained(path: Path, **changes: Any) -> Path:
+    """An exported policy, some arrays of whose first layer were replaced."""
+    agent = POMBU("Point2D", preset="smoke")
+    policy = replace(agent.state.policy, **changes)
+    state = replace(agent.state, policy=policy)
+    export_policy(path, agent.learner.task, state, {"algorithm": "pombu"})
+    return path
+
+
+def test_an_exported_policy_is_always_the_same_file(tmp_path: Path) -> None:
+    files = [untrained(tmp_path / f"{i}.safetensors") for i in range(6)]
+    assert len({file.read_bytes() for file in files}) == 1
+
+
+def test_a_damaged_policy_does_not_act(tmp_path: Path) -> None:
+    file = untrained(tmp_path / "policy.safetensors")
+    data = file.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    for position in range(start, len(data), 97):
+        flipped = bytes([data[position] ^ 1])
+        file.write_bytes(data[:position] + flipped + data[position + 1 :])
+        with pytest.raises(ValueError, match="damaged"):
+            load_policy(str(file))
+
+
+def test_a_policy_that_is_no_number_is_not_exported(tmp_path: Path) -> None:
+    file = tmp_path / "policy.safetensors"
+    with pytest.raises(RunError, match=r"not finite \(log_std\)"):
+        untrained(file, log_std=jnp.full(2, jnp.nan))
+    assert not file.exists()
+
+
 def test_export_overwrites_nothing(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "policy.safetensors"
     file.write_text("mine")
@@ -57,10 +94,10 @@ def test_export_overwrites_nothing(run: Path, tmp_path: Path) -> None:
     assert file.read_text() == "mine"
 
 
-def test_a_film_has_a_frame_per_step(
+def test_a_video_has_a_frame_per_step(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "film.mp4"
+    file = tmp_path / "video.mp4"
     assert main(["video", str(run), "--out", str(file), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["frames"] == 31
@@ -68,8 +105,8 @@ def test_a_film_has_a_frame_per_step(
     assert file.with_suffix(".gif").read_bytes()[:3] == b"GIF"
 
 
-def test_a_film_is_an_mp4(run: Path, tmp_path: Path) -> None:
-    assert main(["video", str(run), "--out", str(tmp_path / "film.avi")]) == 2
+def test_a_video_is_an_mp4(run: Path, tmp_path: Path) -> None:
+    assert main(["video", str(run), "--out", str(tmp_path / "video.avi")]) == 2
 
 
 def test_plot_and_results_speak_of_the_run(

@@ -1,6 +1,5 @@
 """Every Python block of the pages runs, and every command that they show parses."""
 
-import importlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -9,8 +8,7 @@ from pathlib import Path
 import pytest
 from pages import PAGES, Block, blocks, name
 
-from pombu.cli import COMMANDS
-from pombu.cli.parsing import parse
+from pombu.cli import COMMANDS, read
 
 
 def python(page: Path, slow: bool) -> list[Block]:
@@ -72,8 +70,4 @@ def test_there_are_commands_to_check() -> None:
 def test_shown_commands_parse(words: list[str]) -> None:
     command, *arguments = words[: words.index(">")] if ">" in words else words
     assert command in COMMANDS
-    module = importlib.import_module(f"pombu.cli.{command.replace('-', '_')}")
-    if hasattr(module, "parse"):
-        module.parse(arguments)
-    else:
-        parse(module.Command, command, arguments)
+    read(command, arguments)

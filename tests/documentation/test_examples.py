@@ -18,6 +18,7 @@ SAYS = {
     "train": "sigma(Q) along the way",
     "callback": "real steps: return",
     "own_ensemble": "times as much as U says",
+    "safe_controller": "the safe controller took over in",
 }
 """A part of what an example prints; the others only have to succeed."""
 

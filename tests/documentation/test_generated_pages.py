@@ -25,9 +25,9 @@ def test_every_command_is_on_its_page() -> None:
 def test_every_field_of_every_config_is_explained(name: str) -> None:
     kind = registry.config_type(name)
     rows = list(reference.fields_of(kind))
-    assert all(meaning.endswith(".") for _, _, meaning in rows)
+    assert all(meaning.endswith(".") for _, _, meaning, _ in rows)
     own = {field.name for field in dataclasses.fields(kind)} - {"env"}
-    assert {path[0] for path, _, _ in rows} == own
+    assert {path[0] for path, _, _, _ in rows} == own
 
 
 def test_a_field_without_a_docstring_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Where members disagree too much: against a loop, and in worlds known by hand."""
+"""Where members disagree too much: against a loop, and in models known by hand."""
 
 from dataclasses import replace
 from typing import Any
@@ -251,7 +251,7 @@ def test_without_a_value_beyond_it_is_refused() -> None:
     with pytest.raises(UsageError, match=r"disagreement_stop.*returns\.bootstrap"):
         change(CONFIG, imagination__disagreement_stop=1.0)
     for share in (0.0, 1.1):
-        with pytest.raises(UsageError, match=r"must lie in \(0, 1\]"):
+        with pytest.raises(UsageError, match=r"must be a number in \(0, 1\]"):
             change(STOPPING, imagination__disagreement_stop=share)
 
 

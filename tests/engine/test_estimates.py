@@ -1,4 +1,4 @@
-"""Q-values of chosen pairs in a world whose answers are known."""
+"""Q-values of chosen pairs in a model whose answers are known."""
 
 from typing import Any
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -222,6 +223,18 @@ def test_runaways_and_non_finite_trajectories_are_masked_and_counted() -> None:
     assert int(imagined.masked) == 2
     assert_clean(imagined)
     assert int(imagined_in(dynamics, starts=0.0 * STARTS).masked) == 0
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 3e3, 1e6])
+def test_the_bound_is_in_the_units_of_the_data(unit: float) -> None:
+    """Starts and steps in another unit are masked as they are in the first one."""
+    dynamics = constant_world((unit, 0.0), (unit, 0.0), (unit, 0.0))
+    units = Normaliser(jnp.zeros(2), jnp.full(2, unit))
+    dynamics = eqx.tree_at(lambda d: d.observation, dynamics, units)
+    starts = jnp.zeros((NUMBER, 2)).at[:2, 0].set(unit * jnp.array([0.0, 98.0]))
+    imagined = imagined_in(dynamics, starts=starts)
+    assert int(imagined.masked) == 1
+    assert float(imagined.weight[:, 1].sum()) == 0.0
 
 
 @pytest.mark.parametrize("broken", [jnp.nan, jnp.inf, 1e7])

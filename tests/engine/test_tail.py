@@ -23,7 +23,7 @@ from pombu.parallel import jit
 from pombu.rollout.imagine import ImaginationRules, Imagined, imagine
 from pombu.uncertainty.algorithm1 import local_uncertainty, propagate
 from pombu.uncertainty.tabular import chain, pombu_bound
-from pombu.uncertainty.tabular.values import mean_values
+from pombu.uncertainty.tabular.posteriors import mean_values
 
 OFFSETS = np.array([-1.0, 0.0, 2.0])
 """What each member of the probe adds to the first dimension in every step."""

@@ -1,4 +1,4 @@
-"""Small tasks, configs and worlds that compile and run in a moment."""
+"""Small tasks, configs and models that compile and run in a moment."""
 
 from dataclasses import replace
 from typing import Any

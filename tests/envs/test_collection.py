@@ -12,10 +12,10 @@ from pombu.envs import (
     CATALOGUE,
     CollectionError,
     Episode,
+    catalogue,
     collect,
     collect_rounds,
     load,
-    lookup,
 )
 from pombu.envs.catalogue import Entry
 from pombu.envs.collection import Act
@@ -57,7 +57,7 @@ FALLING = dataclasses.replace(
 @pytest.fixture
 def falling(monkeypatch: pytest.MonkeyPatch) -> Iterator[Entry]:
     """A terminating MuJoCo task in the catalogue."""
-    monkeypatch.setattr(lookup, "CATALOGUE", (*CATALOGUE, FALLING))
+    monkeypatch.setattr(catalogue, "CATALOGUE", (*CATALOGUE, FALLING))
     gymnasium.register(FALLING.id, FALLING.entry_point, max_episode_steps=200)
     yield FALLING
     del gymnasium.registry[FALLING.id]

@@ -13,7 +13,7 @@ import pytest
 from pombu.cli import main
 from pombu.envs import CATALOGUE, load
 from pombu.envs.catalogue import Entry
-from pombu.envs.point import PointEnv
+from pombu.envs.environment import PointEnv
 
 
 def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -33,7 +33,7 @@ def test_import_registers_without_jax_or_mujoco(tmp_path: Path) -> None:
         "import sys, pombu, gymnasium\n"
         "assert 'pombu/HalfCheetah-v0' in gymnasium.registry\n"
         "assert 'jax' not in sys.modules and 'mujoco' not in sys.modules\n"
-        "import pombu.cli.envs\n"
+        "import pombu.cli.lists\n"
         "assert 'jax' not in sys.modules and 'mujoco' not in sys.modules\n"
         "pombu.envs.load('HalfCheetah')\n"
         "assert 'jax' not in sys.modules\n"
@@ -82,14 +82,14 @@ def test_renders_without_a_display(entry: Entry) -> None:
 
 def test_rendering_does_not_change_the_episode() -> None:
     plain = load("Ant").make()
-    filmed = load("Ant").make(render_mode="rgb_array")
+    rendered = load("Ant").make(render_mode="rgb_array")
     plain.reset(seed=0)
-    filmed.reset(seed=0)
+    rendered.reset(seed=0)
     for _ in range(5):
         action = plain.action_space.sample()
-        filmed.render()
-        np.testing.assert_array_equal(plain.step(action)[0], filmed.step(action)[0])
-    filmed.close()
+        rendered.render()
+        np.testing.assert_array_equal(plain.step(action)[0], rendered.step(action)[0])
+    rendered.close()
 
 
 def test_unknown_render_mode() -> None:

@@ -32,29 +32,29 @@ def episode_of(act: Callable[[Any], Any], seed: int) -> Episode:
     )
 
 
-def agent() -> POMBU:
+def new_agent() -> POMBU:
     smoke = preset("pombu", "smoke", "probes:corridor")
     starts = replace(smoke.imagination, real_starts=0.5)
     return POMBU("probes:corridor", preset="smoke", seed=1, imagination=starts)
 
 
 @pytest.fixture(scope="module")
-def taught() -> POMBU:
-    pupil = agent()
-    lessons = [pupil.observe(episode_of(pupil.propose(), seed)) for seed in range(4)]
-    assert [bool(lesson) for lesson in lessons] == [False, True, False, True]
-    assert np.isfinite(lessons[1]["kl"])
-    return pupil
+def trained() -> POMBU:
+    agent = new_agent()
+    updates = [agent.observe(episode_of(agent.propose(), seed)) for seed in range(4)]
+    assert [bool(update) for update in updates] == [False, True, False, True]
+    assert np.isfinite(updates[1]["kl"])
+    return agent
 
 
-def test_learns_each_time_a_round_is_there(taught: POMBU) -> None:
-    assert int(taught.state.iteration) == 2
-    assert len(taught.episodes) == 4
-    assert int(taught.state.real_steps) == taught.episodes.steps
+def test_learns_each_time_a_round_is_there(trained: POMBU) -> None:
+    assert int(trained.state.iteration) == 2
+    assert len(trained.episodes) == 4
+    assert int(trained.state.real_steps) == trained.episodes.steps
 
 
 def test_proposals_are_in_the_box_and_repeatable() -> None:
-    first, second = agent().propose(), agent().propose()
+    first, second = new_agent().propose(), new_agent().propose()
     for _ in range(3):
         action = first(np.zeros(2))
         np.testing.assert_array_equal(action, second(np.zeros(2)))
@@ -67,11 +67,11 @@ def test_proposals_are_in_the_box_and_repeatable() -> None:
 
 
 def test_a_saved_agent_still_has_what_it_has_not_learned_from(
-    taught: POMBU, tmp_path: Path
+    trained: POMBU, tmp_path: Path
 ) -> None:
-    pupil = agent()
-    pupil.observe(episode_of(pupil.propose(), 0))
-    pupil.save(tmp_path / "agent")
+    agent = new_agent()
+    agent.observe(episode_of(agent.propose(), 0))
+    agent.save(tmp_path / "agent")
     # Its environment is code, which `load` does not run unasked.
     with pytest.raises(UsageError, match="code outside pombu"):
         POMBU.load(tmp_path / "agent")
@@ -83,43 +83,43 @@ def test_a_saved_agent_still_has_what_it_has_not_learned_from(
     copy = POMBU.load(tmp_path / "agent", env="probes:corridor")
     assert copy.observe(episode_of(copy.propose(), 3))
     for mine, theirs in zip(
-        jax.tree.leaves(taught.state), jax.tree.leaves(copy.state), strict=True
+        jax.tree.leaves(trained.state), jax.tree.leaves(copy.state), strict=True
     ):
         np.testing.assert_array_equal(mine, theirs)
 
 
 def test_learn_begins_with_what_was_observed() -> None:
-    pupil = agent()
-    pupil.observe(episode_of(pupil.propose(), 0))
-    pupil.learn(total_timesteps=1)
-    assert int(pupil.state.iteration) == 2
-    assert int(pupil.state.experience.observation.count) == pupil.episodes.steps
+    agent = new_agent()
+    agent.observe(episode_of(agent.propose(), 0))
+    agent.learn(total_timesteps=1)
+    assert int(agent.state.iteration) == 2
+    assert int(agent.state.experience.observation.count) == agent.episodes.steps
 
 
-def test_a_proposal_is_imagined_once(taught: POMBU) -> None:
-    before = int(taught.state.imagined_steps)
-    taught.propose()
-    assert int(taught.state.imagined_steps) == before
+def test_a_proposal_is_imagined_once(trained: POMBU) -> None:
+    before = int(trained.state.imagined_steps)
+    trained.propose()
+    assert int(trained.state.imagined_steps) == before
 
 
 def test_misfits_are_named() -> None:
-    pupil = agent()
-    right = episode_of(pupil.propose(), 0)
+    agent = new_agent()
+    right = episode_of(agent.propose(), 0)
     with pytest.raises(UsageError, match="observations of shape"):
-        pupil.observe(
+        agent.observe(
             Episode(right.observations[:-1], right.actions, right.rewards, False)
         )
     with pytest.raises(UsageError, match="not finite"):
-        pupil.observe(
+        agent.observe(
             Episode(right.observations * np.nan, right.actions, right.rewards, False)
         )
     with pytest.raises(UsageError, match="slbo collects its real episodes itself"):
         SLBO("probes:corridor", preset="smoke").propose()
 
 
-def test_a_failed_lesson_is_not_undone_by_an_older_proposal() -> None:
-    pupil = agent()
-    pupil.propose()
+def test_a_failed_update_is_not_undone_by_an_older_proposal() -> None:
+    agent = new_agent()
+    agent.propose()
 
     class Breaks(Callback):
         def on_iteration(self, progress: Progress) -> bool | None:
@@ -128,17 +128,17 @@ def test_a_failed_lesson_is_not_undone_by_an_older_proposal() -> None:
             return None
 
     with pytest.raises(RuntimeError, match="broken"):
-        pupil.learn(total_timesteps=1000, callbacks=[Breaks()])
-    learned = int(pupil.state.iteration)
+        agent.learn(total_timesteps=1000, callbacks=[Breaks()])
+    learned = int(agent.state.iteration)
     assert learned >= 1
     for seed in range(4):
-        pupil.observe(episode_of(pupil.propose(), seed))
-    assert int(pupil.state.iteration) > learned
+        agent.observe(episode_of(agent.propose(), seed))
+    assert int(agent.state.iteration) > learned
 
 
 def test_proposals_and_predictions_have_their_own_noise() -> None:
-    pupil = agent()
+    agent = new_agent()
     observation = probes.corridor().reset(seed=0)[0]
-    proposed = pupil.propose()(observation)
-    predicted, _ = pupil.predict(observation, deterministic=False)
+    proposed = agent.propose()(observation)
+    predicted, _ = agent.predict(observation, deterministic=False)
     assert not np.array_equal(proposed, predicted)

@@ -11,7 +11,7 @@ import pytest
 from pombu.analysis.diagnosis import (
     Measurements,
     disagreement_over_error,
-    judge,
+    find_limit,
     optimism,
     rank_correlation,
 )
@@ -57,7 +57,7 @@ STANDING = [{"kl": 0.01, "return_real": 50.0 + (x % 2)} for x in range(12)]
     ],
 )
 def test_words_name_the_cause(measured: Measurements, rows: Any, limit: str) -> None:
-    verdict = judge(measured, rows)
+    verdict = find_limit(measured, rows)
     assert verdict.limit == limit
     assert "after 20" in " ".join(verdict.sentences)
     assert "entry 1 is the worst" in " ".join(verdict.sentences)
@@ -67,14 +67,22 @@ def test_a_single_member_is_not_asked_whether_it_agrees_with_itself() -> None:
     alone = replace(
         SOUND, predicted=np.zeros((21, 1, 2)), disagreement=np.zeros_like(SPREAD)
     )
-    verdict = judge(alone, MOVING)
+    verdict = find_limit(alone, MOVING)
     assert verdict.limit == "nothing in sight"
     assert "disagree" not in " ".join(verdict.sentences)
 
 
 def test_constant_entries_are_told() -> None:
-    text = " ".join(judge(replace(SOUND, constant=(1,)), MOVING).sentences)
+    text = " ".join(find_limit(replace(SOUND, constant=(1,)), MOVING).sentences)
     assert "entries 1 never changed" in text
+
+
+def test_the_coverage_of_corrected_intervals_is_told() -> None:
+    fitted = {"calibration_scale": 2.0, "calibration_rho": 0.5, "coverage_90": 0.87}
+    text = " ".join(judge(SOUND, [*MOVING, {**MOVING[-1], **fitted}]).sentences)
+    assert "sigma times 2" in text
+    assert "87% of held-out n-step errors" in text
+    assert "sigma times" not in " ".join(judge(SOUND, MOVING).sentences)
 
 
 def test_numbers() -> None:

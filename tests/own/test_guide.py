@@ -29,10 +29,11 @@ def shorter(text: str) -> str:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: Any) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: Any) -> Iterator[Path]:
     """A folder with the guide's files, in which it is followed."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(shorter(text))
+    monkeypatch.setattr("pombu.training.evaluation.FINAL_EPISODES", 2)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
@@ -40,14 +41,15 @@ def desk(tmp_path: Path, monkeypatch: Any) -> Iterator[Path]:
         sys.modules.pop(name.removesuffix(".py"), None)
 
 
-def test_the_guides_commands(desk: Path) -> None:
+def test_the_guides_commands(folder: Path) -> None:
     runpy.run_path("log_some.py")
     assert len(COMMANDS) == 9
     for number, command in enumerate(COMMANDS):
         _, name, *words = command.split()
         if name == "train":
             words = [w for w in words if w not in ("--total-steps", "10000")]
-            words += ["--preset", "smoke", "--total-steps", "1"]
+            words += ["--preset", "smoke", "--total-steps", "1", "--updates", "1"]
+            words += ["--evaluation-episodes", "1", "--model.max-steps", "5"]
             if "--out" not in words:
                 words += ["--out", f"runs/{number}"]
         if name in ("evaluate", "diagnose"):
@@ -56,6 +58,6 @@ def test_the_guides_commands(desk: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["train_cart.py", "robot.py"])
-def test_the_guides_scripts(script: str, desk: Path, capsys: Any) -> None:
+def test_the_guides_scripts(script: str, folder: Path, capsys: Any) -> None:
     runpy.run_path(script)
     assert capsys.readouterr().out

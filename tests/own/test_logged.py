@@ -1,5 +1,8 @@
 """Logged transitions: there and back, and what does not fit."""
 
+import io
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,10 +11,11 @@ import numpy as np
 import pytest
 
 from pombu import POMBU, UsageError
+from pombu.algorithms.registry import begin_from
 from pombu.cli import main
 from pombu.data import read_logged, write_logged
+from pombu.data.episodes import to_bytes
 from pombu.envs import Episode, collect, load
-from pombu.training.algorithm import begin_from
 from pombu.training.metrics import NonFiniteError
 from pombu.training.run import open_run
 
@@ -144,7 +148,7 @@ class Stubborn:
 
 
 class Diverging(Stubborn):
-    """One whose lesson ends in numbers that are none."""
+    """One whose update gives metrics that are not finite."""
 
     def init(self, seed: int) -> Any:
         return SimpleNamespace(iteration=0)
@@ -153,7 +157,7 @@ class Diverging(Stubborn):
         return SimpleNamespace(iteration=1), {"model_loss": float("nan")}
 
 
-def test_a_lesson_that_diverged_is_not_begun_from(episodes: list[Episode]) -> None:
+def test_an_update_that_diverged_is_refused(episodes: list[Episode]) -> None:
     with pytest.raises(NonFiniteError, match="model_loss"):
         begin_from(Diverging(), 0, episodes)
 
@@ -185,3 +189,41 @@ def test_another_run_s_episodes_are_data(tmp_path: Path, capsys: Any) -> None:
             read_logged(bad, task)
     with pytest.raises(UsageError, match="episodes of the same task"):
         read_logged(old, load("Point3D"))
+
+
+def test_arrays_that_nobody_needs_are_not_read(
+    episodes: list[Episode], tmp_path: Path
+) -> None:
+    """What stands there is no array at all."""
+    np.savez(tmp_path / "data.npz", **arrays(episodes))
+    with zipfile.ZipFile(tmp_path / "data.npz", "a") as archive:
+        archive.writestr("pictures.npy", b"not an array")
+    assert same(read_logged(tmp_path / "data.npz", TASK), episodes)
+
+
+def test_a_header_that_promises_too_much_is_refused(
+    episodes: list[Episode], tmp_path: Path
+) -> None:
+    given = arrays(episodes)
+    rewards = given.pop("rewards")
+    np.savez(tmp_path / "data.npz", **given)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f4", "fortran_order": False, "shape": (10**15,)}
+    )
+    with zipfile.ZipFile(tmp_path / "data.npz", "a") as archive:
+        archive.writestr("rewards.npy", header.getvalue() + rewards.tobytes())
+    with pytest.raises(UsageError, match="shorter than its header says"):
+        read_logged(tmp_path / "data.npz", TASK)
+
+
+def test_stored_episodes_that_are_not_finite_are_refused_at_once(
+    episodes: list[Episode], tmp_path: Path
+) -> None:
+    rewards = episodes[0].rewards.copy()
+    rewards[0] = np.nan
+    broken = replace(episodes[0], rewards=rewards)
+    file = tmp_path / "00000.safetensors"
+    file.write_bytes(to_bytes([broken, *episodes[1:]]))
+    with pytest.raises(UsageError, match="rewards that are not finite"):
+        read_logged(file, TASK)

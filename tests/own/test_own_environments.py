@@ -11,12 +11,13 @@ import pytest
 
 from pombu import POMBU, EnvConfig, UsageError
 from pombu.algorithms.presets import names, preset
+from pombu.algorithms.registry import ALGORITHMS, options
 from pombu.cli import main
 from pombu.cli.train import check_and_describe
 from pombu.data.episodes import from_bytes
 from pombu.envs import check, collect_rounds, load
 
-MODELLING = ("pombu", "meppo", "metrpo", "slbo")
+MODELLING = [name for name in ALGORITHMS if "model.termination" in options(name)]
 SMOKE = ["--preset", "smoke", "--total-steps"]
 
 
@@ -77,7 +78,7 @@ def test_a_partial_contract_is_compared_as_far_as_it_goes() -> None:
     assert not check(load("probes:misshapen"), 40, resets=5).passed
 
 
-def test_the_briefing_says_what_will_be_used() -> None:
+def test_train_says_what_it_will_use() -> None:
     for env, reward, ends in [
         ("probes:corridor", "learned beside the dynamics", "learned from real"),
         ("probes:with_reward", "own function", "learned from real"),
@@ -231,5 +232,5 @@ def test_another_environment_than_the_runs_is_named(
 def test_a_factory_may_be_given_itself() -> None:
     agent = POMBU(probes.corridor, preset="smoke")
     assert agent.config.env.id == "probes:corridor"
-    with pytest.raises(UsageError, match="give an id"):
-        POMBU(lambda: probes.corridor(), preset="smoke")
+    unnamed = POMBU(lambda: probes.corridor(), preset="smoke")
+    assert unnamed.config.env.id.startswith("python:")

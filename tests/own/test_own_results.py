@@ -100,11 +100,11 @@ def test_the_paper_s_numbers_stand_beside_its_tasks(
     ]
     Path("results/all").mkdir(parents=True)
     Path("results/all/remarks.md").write_text(
-        "Made by hand: [film](film.gif), [more](../other), [far](https://far.away/x).\n"
+        "Made by hand: [video](video.gif), [more](../other), [far](https://far.away/x).\n"
     )
     assert main(["results", "--out", "results/all", *runs]) == 0
     page = Path("results/all.md").read_text()
-    assert "[film](all/film.gif), [more](other), [far](https://far.away/x)" in page
+    assert "[video](all/video.gif), [more](other), [far](https://far.away/x)" in page
     sections = {text.split("\n")[0]: text for text in page.split("\n## ")[1:]}
     assert "| 449 ± 226 | 8e+07 | 10.17 |" in sections["HalfCheetah"]
     assert "Target: 852, the paper's POMBU at 200k" in sections["HalfCheetah"]
@@ -113,7 +113,7 @@ def test_the_paper_s_numbers_stand_beside_its_tasks(
     assert "| 728 ± 123 |" in sections["Ant-h1000-alive1"]
 
 
-def test_another_run_s_place_is_not_taken(
+def test_a_kept_run_is_not_overwritten(
     tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)

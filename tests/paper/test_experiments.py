@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,25 @@ from fabricated import panels_of, write_run, write_runs
 from rich.console import Console
 
 from pombu.analysis.curves import find_curves
+from pombu.analysis.statistics import interval
 from pombu.cli import main
+from pombu.envs import EnvConfig
 from pombu.paper.costs import planned_imagined_steps
 from pombu.paper.experiments import at
-from pombu.paper.outputs import departures, summarise
 from pombu.paper.panel_runs import Request, gather_results
-from pombu.paper.reproduce import PAGES, find, names
+from pombu.paper.reproduce import PAGES, departures, find, names, summarise
 from pombu.paper.tables import return_rows
-from pombu.studies.jobs import Job
 from pombu.studies.progress import PlainRuns
-from pombu.studies.study import Outcome
+from pombu.studies.study import Job, Outcome
 
 ITEMS = [name for name in names() if find(name).item]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few draws of the bootstrap and one timing; both have tests of their own."""
+    monkeypatch.setattr("pombu.paper.reproduce.interval", partial(interval, draws=50))
+    monkeypatch.setattr("pombu.paper.tables.REPEATS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +67,7 @@ def test_an_item_leaves_everything(name: str, runs: Path, tmp_path: Path) -> Non
         for label in set(arms) & set(panel.published):
             assert arms[label]["paper"]["mean"] == panel.published[label].mean
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config["settings"]["panels"][0]["task"] == panels[0].task
+    assert config["settings"]["panels"][0]["env"]["id"] == panels[0].task
     line = json.loads((tmp_path / "line.json").read_text())
     assert line["missing"] == []
     assert line["command"] == f"pombu reproduce {name} --profile fast"
@@ -128,7 +136,7 @@ def test_nothing_to_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize("profile", ["smoke", "fast", "paper"])
 def test_alpha_alone_differs_where_it_is_compared(profile: str) -> None:
     (panel,) = panels_of("figure-3", profile)
-    plain = Job("pombu", panel.task, preset=panel.preset).config()
+    plain = Job("pombu", EnvConfig(panel.task), preset=panel.preset).config()
     configs = [panel.jobs(arm)[0].config() for arm in panel.arms]
     assert [config.alpha for config in configs] == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert all(replace(config, alpha=plain.alpha) == plain for config in configs)
@@ -144,11 +152,16 @@ def test_the_other_items_have_the_preset_s_own_alpha() -> None:
     for name in ("figure-2", "figure-4", "table-1"):
         panel = panels_of(name)[0]
         config = panel.jobs(panel.arms[0])[0].config()
-        assert config.minimum_kl == Job("pombu", "HalfCheetah").config().minimum_kl
+        assert (
+            config.minimum_kl
+            == Job("pombu", EnvConfig("HalfCheetah")).config().minimum_kl
+        )
 
 
 def test_figure_2_has_the_bonus_of_the_published_code() -> None:
-    found = {panel.task: panel.alive_bonus for panel in panels_of("figure-2", "paper")}
+    found = {
+        panel.task: panel.env.alive_bonus for panel in panels_of("figure-2", "paper")
+    }
     assert found == {"HalfCheetah": None, "Swimmer": None, "Ant": 1.0, "Walker2d": 1.0}
 
 
@@ -202,8 +215,8 @@ def test_smoke_runs_are_few_and_shared() -> None:
 def test_profiles_keep_the_experiment() -> None:
     panel = panels_of("table-2", "paper")[0]
     assert panel.total_steps == 200_000
-    assert panel.horizon == 1000
-    assert panel.alive_bonus == 1.0
+    assert panel.env.horizon == 1000
+    assert panel.env.alive_bonus == 1.0
     assert panel.seeds == (0, 1, 2)
     assert at("paper", panel) == panel
     extended = [arm for p in panels_of("figure-2", "paper") for arm in p.arms[-2:]]
@@ -225,7 +238,7 @@ def test_the_table_has_the_paper_s_numbers_below_ours(runs: Path) -> None:
 def test_costs_are_counted_once_and_estimated_from_measured_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = Job("pombu", "HalfCheetah", 0, "paper", 200_000)
+    job = Job("pombu", EnvConfig("HalfCheetah"), 0, "paper", 200_000)
     # 100 iterations: 20 updates of 200 x 200 steps, 99 times 10 explorers.
     assert planned_imagined_steps(job) == 100 * 20 * 40_000 + 99 * 10 * 40_000
     assert planned_imagined_steps(replace(job, algorithm="meppo")) == 100 * 20 * 40_000

@@ -1,4 +1,4 @@
-"""The experiment with misled models: what is taught, and what it leaves behind."""
+"""The experiment with misled models: what models learn, and which files it writes."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 from pombu.algorithms.pets import learner as pets
 from pombu.algorithms.presets import preset
 from pombu.envs import load
-from pombu.envs.point import ACTION_BOUND
+from pombu.envs.environment import ACTION_BOUND
 from pombu.paper.misled_point2d import (
     CENTRE,
     as_transitions,

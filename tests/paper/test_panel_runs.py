@@ -7,35 +7,41 @@ import pytest
 from fabricated import panels_of, write_run
 
 from pombu.analysis.curves import find_curves
+from pombu.envs import EnvConfig
 from pombu.errors import UsageError
 from pombu.paper.experiments import POMBU
-from pombu.paper.outputs import headline
 from pombu.paper.panel_runs import (
     Request,
     answers,
     choose,
     gather_results,
 )
-from pombu.studies.jobs import Job, plan
+from pombu.paper.reproduce import headline
 from pombu.studies.progress import PlainRuns
+from pombu.studies.study import Job, plan
 from pombu.training import config_file
 from pombu.training.config_file import flat
 
 
 def test_which_run_answers_a_job() -> None:
-    job = Job("pombu", "HalfCheetah", 0, total_steps=1000)
+    job = Job("pombu", EnvConfig("HalfCheetah"), 0, total_steps=1000)
     config = flat(config_file.to_json(job.config()))
     assert answers(job.spec(), job, config)
     # The task's own horizon, written out, and no bonus are the same.
-    same = replace(job, horizon=200, alive_bonus=0.0, total_steps=5000)
+    same = replace(
+        job,
+        env=EnvConfig("HalfCheetah", horizon=200, alive_bonus=0.0),
+        total_steps=5000,
+    )
     assert answers(same.spec(), job, config)
     for other in (
         replace(job, seed=1),
         replace(job, preset="smoke"),
         replace(job, algorithm="meppo"),
-        replace(job, task="Swimmer"),
-        replace(job, horizon=1000),
-        replace(job, observation_noise=0.1),
+        replace(job, env=EnvConfig("Swimmer")),
+        replace(job, env=replace(job.env, horizon=1000)),
+        replace(job, env=replace(job.env, observation_noise=0.1)),
+        replace(job, env=replace(job.env, history=2)),
         replace(job, overrides=(("alpha", 0.75),)),
         replace(job, overrides=(("beta", 0.0),)),
         replace(job, overrides=(("minimum_kl", 1e-3),)),
@@ -58,7 +64,7 @@ def test_which_run_answers_a_job() -> None:
 def test_variants_do_not_answer_for_each_other(
     algorithm: str, option: str, value: object
 ) -> None:
-    plain = Job(algorithm, "HalfCheetah", 0, total_steps=1000)
+    plain = Job(algorithm, EnvConfig("HalfCheetah"), 0, total_steps=1000)
     variant = replace(plain, overrides=((option, value),))
     for one, other in ((plain, variant), (variant, plain)):
         config = flat(config_file.to_json(one.config()))
@@ -67,7 +73,7 @@ def test_variants_do_not_answer_for_each_other(
 
 
 def test_what_an_old_run_does_not_say_is_the_default() -> None:
-    held = Job("pombu", "HalfCheetah", 0, overrides=(("minimum_kl", None),))
+    held = Job("pombu", EnvConfig("HalfCheetah"), 0, overrides=(("minimum_kl", None),))
     spec = held.spec()
     del spec.config["minimum_kl"]
     assert answers(spec, held, flat(config_file.to_json(held.config())))
@@ -76,7 +82,7 @@ def test_what_an_old_run_does_not_say_is_the_default() -> None:
 
 
 def test_an_ant_that_does_not_see_its_y_is_another_task() -> None:
-    job = Job("pombu", "Ant", 0)
+    job = Job("pombu", EnvConfig("Ant"), 0)
     config = flat(config_file.to_json(job.config()))
     spec = job.spec()
     assert answers(spec, job, config)
@@ -88,7 +94,7 @@ def test_a_run_whose_last_iteration_goes_beyond_the_budget_is_whole(
     tmp_path: Path,
 ) -> None:
     """ME-TRPO's iterations are long: the last rows are at 198,900 and 204,000."""
-    job = Job("metrpo", "HalfCheetah", 0, "paper", 200_000)
+    job = Job("metrpo", EnvConfig("HalfCheetah"), 0, "paper", 200_000)
     write_run(replace(job, total_steps=204_000), tmp_path / "run")
     (panel, *_) = panels_of("figure-2", "paper")
     arm = next(arm for arm in panel.arms if arm.algorithm == "metrpo")
@@ -126,7 +132,7 @@ def test_ppo_s_learning_rate_falls_over_the_whole_of_each_run(tmp_path: Path) ->
 
 
 def test_ppo_is_not_asked_for_steps_at_a_rate_of_0() -> None:
-    job = Job("ppo", "HalfCheetah", 0, "paper", 1_000_000)
+    job = Job("ppo", EnvConfig("HalfCheetah"), 0, "paper", 1_000_000)
     with pytest.raises(UsageError, match="within 200000 real steps, and 1000000 are"):
         job.spec()
     replace(job, overrides=(("iterations", 500),)).spec()
@@ -135,7 +141,7 @@ def test_ppo_is_not_asked_for_steps_at_a_rate_of_0() -> None:
 
 
 def test_the_longest_run_answers_and_is_cut_off(tmp_path: Path) -> None:
-    short = Job("pombu", "HalfCheetah", 0, total_steps=4000)
+    short = Job("pombu", EnvConfig("HalfCheetah"), 0, total_steps=4000)
     write_run(short, tmp_path / "a")
     write_run(replace(short, total_steps=400_000), tmp_path / "b")
     found = choose(short, find_curves([tmp_path]))
@@ -151,7 +157,7 @@ def test_the_longest_run_answers_and_is_cut_off(tmp_path: Path) -> None:
 
 def test_runs_are_found_at_any_depth_and_items_are_no_runs(tmp_path: Path) -> None:
     run = tmp_path / "figure-2" / "runs" / "a"
-    write_run(Job("pombu", "HalfCheetah", 0, total_steps=4000), run)
+    write_run(Job("pombu", EnvConfig("HalfCheetah"), 0, total_steps=4000), run)
     (tmp_path / "figure-2" / "config.json").write_text("{}")
     for source in (tmp_path, tmp_path / "figure-2", run):
         assert [curve.run.path for curve in find_curves([source])] == [run]
@@ -160,7 +166,9 @@ def test_runs_are_found_at_any_depth_and_items_are_no_runs(tmp_path: Path) -> No
 def test_the_papers_number_says_its_steps_where_they_are_not_ours(
     tmp_path: Path,
 ) -> None:
-    write_run(Job("pombu", "HalfCheetah", 0, total_steps=200_000), tmp_path / "a")
+    write_run(
+        Job("pombu", EnvConfig("HalfCheetah"), 0, total_steps=200_000), tmp_path / "a"
+    )
     (panel, *_) = panels_of("table-1")
     said = {}
     for steps in (100_000, 200_000):

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from pombu.cli.reproduce import Command
+from pombu.cli.reproduce import Reproduce
 from pombu.errors import UsageError
 from pombu.paper.point_experiment import restore_outcome, run_datasets
 from pombu.paper.point_model import POINT_PROFILES
@@ -21,7 +21,7 @@ def files(folder):
 
 def test_the_list_names_the_uncertainty_pictures(capsys):
     assert {"appendix-c", "figure-1", "figure-scatter"} <= set(names())
-    assert Command().run() == 0
+    assert Reproduce().run() == 0
     assert "appendix-c" in capsys.readouterr().out
     for name in ("appendix-c", "figure-1", "figure-scatter"):
         assert find(name).default == "paper"
@@ -34,17 +34,17 @@ def test_everything_but_pages_has_a_line_for_the_overview():
 
 def test_unknown_names_are_answered_with_the_known_ones():
     with pytest.raises(UsageError, match=r"no reproduction 'figure-9'.*appendix-c"):
-        Command(name="figure-9").run()
+        Reproduce(name="figure-9").run()
 
 
 def test_an_unwritable_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot write to"):
-        Command(name="appendix-c", out=tmp_path / "file" / "deeper").run()
+        Reproduce(name="appendix-c", out=tmp_path / "file" / "deeper").run()
 
 
 def test_appendix_c(tmp_path, capsys):
-    command = Command(name="appendix-c", profile="paper", out=tmp_path, json=True)
+    command = Reproduce(name="appendix-c", profile="paper", out=tmp_path, json=True)
     assert command.run() == 0
     numbers = json.loads(capsys.readouterr().out)["numbers"]
     says = json.loads((tmp_path / "line.json").read_text())["says"]
@@ -76,7 +76,7 @@ def test_appendix_c(tmp_path, capsys):
 @pytest.fixture(scope="module")
 def figure_1(tmp_path_factory):
     folder = tmp_path_factory.mktemp("figure-1")
-    assert Command(name="figure-1", profile="smoke", out=folder).run() == 0
+    assert Reproduce(name="figure-1", profile="smoke", out=folder).run() == 0
     return folder
 
 
@@ -115,7 +115,7 @@ def test_figure_scatter_takes_up_finished_datasets(figure_1, tmp_path, capsys):
     for name in ("Point2D-0.json", "Point2D-0.csv.gz"):
         data = (figure_1 / "datasets" / name).read_bytes()
         (tmp_path / "datasets" / name).write_bytes(data)
-    assert Command(name="figure-scatter", profile="smoke", out=tmp_path).run() == 0
+    assert Reproduce(name="figure-scatter", profile="smoke", out=tmp_path).run() == 0
     assert "dataset 1" not in capsys.readouterr().err
     assert {
         "figure-scatter.png",
@@ -136,14 +136,14 @@ def test_other_settings_are_not_taken_for_the_same(figure_1):
 
 def test_the_page_is_made_of_the_files(figure_1, tmp_path):
     with pytest.raises(UsageError, match=r"missing.*pombu reproduce appendix-c"):
-        Command(name="uncertainty-page", out=tmp_path).run()
+        Reproduce(name="uncertainty-page", out=tmp_path).run()
     parts = tmp_path / "uncertainty"
-    Command(name="appendix-c", profile="smoke", out=parts / "appendix-c").run()
+    Reproduce(name="appendix-c", profile="smoke", out=parts / "appendix-c").run()
     shutil.copytree(figure_1, parts / "figure-1")
     (parts / "figure-scatter").mkdir()
     summary = {"flat": {"spearman": 0.5, "mean_z_squared": 1.0}}
     (parts / "figure-scatter" / "summary.json").write_text(json.dumps(summary))
-    assert Command(name="uncertainty-page", out=tmp_path).run() == 0
+    assert Reproduce(name="uncertainty-page", out=tmp_path).run() == 0
     page = (tmp_path / "uncertainty.md").read_text()
     assert "| 4 | 0.50140381 | 0.50140381 | 0.57696533 | 21.58203 |" in page
     assert "### 3D-point" in page

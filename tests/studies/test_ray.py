@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from pombu.cli import main
+from pombu.envs import EnvConfig
 from pombu.errors import RunError, UsageError
 from pombu.studies.backends import BackendOptions, LocalBackend
-from pombu.studies.jobs import Job, plan
 from pombu.studies.progress import RunProgress
 from pombu.studies.ray_backend import (
     FolderChanges,
@@ -25,14 +25,14 @@ from pombu.studies.ray_backend import (
     read_changes,
     train_remotely,
 )
-from pombu.studies.study import run_study
+from pombu.studies.study import Job, plan, run_study
 from pombu.training.metrics import deterministic, read_rows
 from pombu.training.run import create
 
 JOBS = [
     Job(
         algorithm,
-        "Point2D",
+        EnvConfig("Point2D"),
         seed,
         "smoke",
         180,
@@ -67,22 +67,27 @@ def test_a_folder_travels_change_by_change(tmp_path: Path) -> None:
     assert read_changes(source, known)[0] == FolderChanges()
 
 
-def test_a_parcel_cannot_leave_its_folder(tmp_path: Path) -> None:
+def test_changes_cannot_leave_their_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="leads out"):
         apply_changes(FolderChanges({"../escaped": b""}), tmp_path)
 
 
 def test_a_worker_reports_why_a_run_failed(tmp_path: Path) -> None:
     job = Job(
-        "meppo", "Point2D", 0, "smoke", 60, overrides=(("policy.minibatch", 10**6),)
+        "meppo",
+        EnvConfig("Point2D"),
+        0,
+        "smoke",
+        60,
+        overrides=(("policy.minibatch", 10**6),),
     )
     create(tmp_path / job.name, job.spec())
     changes, _ = read_changes(tmp_path / job.name, {})
     before = os.sched_getaffinity(0)
     begun, ended = train_remotely(job.name, changes, 1, 0.0, None)
-    assert begun.ending is None
+    assert begun.end_state is None
     assert begun.pid == os.getpid()
-    assert ended.ending == "failed"
+    assert ended.end_state == "failed"
     assert b"minibatch of 1000000" in ended.changes.files["failure.txt"]
     assert os.sched_getaffinity(0) == before
 

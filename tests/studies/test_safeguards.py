@@ -12,6 +12,7 @@ from fabricated import panels_of, write_run
 from pombu.analysis.curves import find_curves
 from pombu.analysis.results_page import train_command
 from pombu.cli import main
+from pombu.envs import EnvConfig
 from pombu.errors import StoppedError, UsageError
 from pombu.paper import panel_runs
 from pombu.paper.experiments import POMBU
@@ -24,16 +25,15 @@ from pombu.paper.panel_runs import (
 from pombu.paper.reproduce import find, reproduce_all
 from pombu.studies import ray_backend, worker
 from pombu.studies.backends import BackendOptions
-from pombu.studies.jobs import Job, longest
 from pombu.studies.progress import PlainRuns, examine
 from pombu.studies.ray_backend import FolderChanges, _require_listener, apply_changes
-from pombu.studies.study import Outcome, _prepare
+from pombu.studies.study import Job, Outcome, _prepare, longest
 from pombu.studies.worker import FAILURE
 from pombu.training.config_file import flat, to_json
 from pombu.training.run import open_run
 
 UNSEEN: Any = PlainRuns.__new__(PlainRuns)
-JOB = Job("pombu", "HalfCheetah", 0, total_steps=100_000)
+JOB = Job("pombu", EnvConfig("HalfCheetah"), 0, total_steps=100_000)
 
 
 def alone(seeds: tuple[int, ...], total_steps: int) -> Any:
@@ -158,7 +158,7 @@ def test_more_steps_make_an_evaluation_obsolete(tmp_path: Path) -> None:
 
 
 def test_a_study_may_ask_for_fewer_steps(tmp_path: Path) -> None:
-    from pombu.studies.jobs import Planned
+    from pombu.studies.study import Planned
 
     write_run(JOB, tmp_path / "run")
     wanted = replace(JOB, total_steps=50_000)
@@ -206,7 +206,7 @@ def test_a_checkpoint_arrives_whole_or_not_at_all(
 
 
 def test_the_same_experiment_under_two_names_is_one_run() -> None:
-    plain = Job("pombu", "HalfCheetah", 0, "paper", 1000)
+    plain = Job("pombu", EnvConfig("HalfCheetah"), 0, "paper", 1000)
     named = replace(plain, overrides=(("alpha", 0.5), ("minimum_kl", None)))
     assert plain.config() == named.config()
     assert longest([plain, named]) == [plain]
@@ -244,17 +244,21 @@ def test_ray_client_is_refused_in_a_sentence() -> None:
 
 
 def test_a_run_s_command_asks_for_the_same_run() -> None:
-    from pombu.cli.train import parse
+    from pombu.cli.train import parse_train
 
     job = Job(
-        *("meppo", "HalfCheetah", 4, "smoke", 900, 1000, 0.1),
+        "meppo",
+        EnvConfig("HalfCheetah", horizon=1000, observation_noise=0.1),
+        4,
+        "smoke",
+        900,
         overrides=(("model.hidden", (8, 9)), ("minimum_kl", None), ("alpha", 0.25)),
     )
     spec = job.spec()
     command = train_command(spec)
     assert "--observation-noise 0.1" in command
-    again = parse(command.split()[2:])
-    config = replace(again.config, env=again._environment(again.config.env))
+    again = parse_train(command.split()[2:])
+    config = replace(again.config, env=again.environment)
     assert json.loads(json.dumps(to_json(config))) == json.loads(
         json.dumps(spec.config)
     )

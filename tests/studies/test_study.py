@@ -16,10 +16,10 @@ from rich.console import Console
 
 from pombu.cli import main
 from pombu.cli.study import last_words
+from pombu.envs import EnvConfig
 from pombu.errors import RunError, UsageError
 from pombu.studies import worker
-from pombu.studies.backends import BackendOptions, Ending, LocalBackend
-from pombu.studies.jobs import Job, plan, require_trusted
+from pombu.studies.backends import BackendOptions, EndState, LocalBackend
 from pombu.studies.progress import (
     LiveTable,
     PlainRuns,
@@ -29,7 +29,7 @@ from pombu.studies.progress import (
     time_left,
     watcher,
 )
-from pombu.studies.study import Outcome, run_study, status
+from pombu.studies.study import Job, Outcome, plan, require_trusted, run_study, status
 from pombu.studies.study_file import key_lines, read_study
 from pombu.studies.worker import FAILURE, failure_sentence, train
 from pombu.training.metrics import MetricsFile, read_rows
@@ -74,12 +74,17 @@ def test_a_file_is_a_grid(tmp_path: Path) -> None:
 
 
 def test_steps_that_are_not_given_are_the_presets() -> None:
-    assert Job("pombu", "Point2D", preset="smoke").spec().total_steps == 8 * 2 * 30
-    assert Job("sac", "Point2D", preset="smoke", horizon=10).spec().total_steps == 160
+    assert (
+        Job("pombu", EnvConfig("Point2D"), preset="smoke").spec().total_steps
+        == 8 * 2 * 30
+    )
+    assert (
+        Job("sac", EnvConfig("Point2D", 10), preset="smoke").spec().total_steps == 160
+    )
 
 
 def test_environment_options_reach_the_config_and_the_name() -> None:
-    job = Job("meppo", "Ant", 4, horizon=1000, observation_noise=0.1, alive_bonus=1)
+    job = Job("meppo", EnvConfig("Ant", 1000, 0.1, 1), 4)
     env = job.spec().config["env"]
     assert env["horizon"] == 1000
     assert env["observation_noise"] == 0.1
@@ -158,13 +163,13 @@ def test_code_is_followed_only_if_named() -> None:
 
 
 def test_the_same_job_twice_is_one_run(tmp_path: Path) -> None:
-    job = Job("pombu", "Point2D", preset="smoke", total_steps=60)
-    full = dataclasses.replace(job, task="pombu/Point2D-v0")
+    job = Job("pombu", EnvConfig("Point2D"), preset="smoke", total_steps=60)
+    full = dataclasses.replace(job, env=EnvConfig("pombu/Point2D-v0"))
     assert len(plan([job, job, full], tmp_path)) == 1
 
 
 def test_two_jobs_never_share_a_folder(tmp_path: Path) -> None:
-    one = Job("pombu", "Point2D", preset="smoke", total_steps=60)
+    one = Job("pombu", EnvConfig("Point2D"), preset="smoke", total_steps=60)
     with pytest.raises(UsageError, match=r"would share the folder.*total_steps"):
         plan([one, dataclasses.replace(one, total_steps=90)], tmp_path)
 
@@ -183,8 +188,8 @@ class Pretended:
     def start(self, path: Path, trusted: str | None) -> None:
         self.started.append(path)
 
-    def poll(self) -> Mapping[Path, Ending]:
-        ended: dict[Path, Ending] = {}
+    def poll(self) -> Mapping[Path, EndState]:
+        ended: dict[Path, EndState] = {}
         for path in self.started:
             if self.failing and self.failing in path.name:
                 (path / FAILURE).write_text("the disk is full\n")
@@ -218,7 +223,7 @@ def pretend(path: Path) -> None:
 
 def have(tmp_path: Path, backend: Any, steps: int = 60) -> Outcome:
     jobs = [
-        Job(name, "Point2D", seed, "smoke", steps)
+        Job(name, EnvConfig("Point2D"), seed, "smoke", steps)
         for name in ("pombu", "meppo")
         for seed in (0, 1)
     ]
@@ -247,11 +252,10 @@ def test_failures_are_named_and_stop_nothing(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_another_run_is_left_alone(tmp_path: Path) -> None:
-    have(tmp_path, Pretended())
-    job = Job("pombu", "Point2D", 0, "smoke", 60)
-    folder = tmp_path / "runs" / job.name
-    before = (folder / "config.json").read_bytes()
-    (folder / "config.json").write_bytes(before.replace(b'"beta": 1.0', b'"beta": 7'))
+    job = Job("pombu", EnvConfig("Point2D"), 0, "smoke", 60)
+    spec = job.spec()
+    spec.config["beta"] = 7.0
+    create(tmp_path / "runs" / job.name, spec)
     with pytest.raises(UsageError, match="holds another run, which differs in beta"):
         plan([job], tmp_path / "runs")
     (tmp_path / "else" / job.name).mkdir(parents=True)
@@ -269,7 +273,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 class Full(Pretended):
     """A disk on which there is no room even for the reason."""
 
-    def poll(self) -> Mapping[Path, Ending]:
+    def poll(self) -> Mapping[Path, EndState]:
         return dict.fromkeys(self.started, "failed")
 
 
@@ -312,7 +316,7 @@ def test_damaged_metrics_are_named(tmp_path: Path) -> None:
 def test_a_run_folder_is_no_study_folder(tmp_path: Path) -> None:
     have(tmp_path, Pretended())
     folder = tmp_path / "runs" / "Point2D-pombu-smoke-seed0"
-    job = Job("meppo", "Point2D", 0, "smoke", 60)
+    job = Job("meppo", EnvConfig("Point2D"), 0, "smoke", 60)
     with pytest.raises(UsageError, match="is the folder of a run"):
         run_study(plan([job], folder), folder, Pretended(), PlainRuns(Console()))
     assert not (folder / job.name).exists()
@@ -320,7 +324,7 @@ def test_a_run_folder_is_no_study_folder(tmp_path: Path) -> None:
 
 def test_two_studies_in_one_folder_are_both_told_of(tmp_path: Path) -> None:
     have(tmp_path, Pretended())
-    job, folder = Job("slbo", "Point2D", 0, "smoke", 60), tmp_path / "runs"
+    job, folder = Job("slbo", EnvConfig("Point2D"), 0, "smoke", 60), tmp_path / "runs"
     console = Console(file=io.StringIO())
     run_study(plan([job], folder), folder, Pretended(), PlainRuns(console))
     runs, _ = status(folder)
@@ -332,7 +336,7 @@ def test_a_run_that_still_saves_itself_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a study was killed, whose workers notice it a little later."""
-    job = Job("meppo", "Point2D", 0, "smoke", 60)
+    job = Job("meppo", EnvConfig("Point2D"), 0, "smoke", 60)
     run = create(tmp_path / job.name, job.spec())
     with contextlib.ExitStack() as held, (tmp_path / "log").open("w") as log:
         held.enter_context(run.locked())

@@ -14,7 +14,7 @@ from pombu.uncertainty.tabular import (
     posterior_variance,
     ube_bound,
 )
-from pombu.uncertainty.tabular.values import mean_values
+from pombu.uncertainty.tabular.posteriors import mean_values
 
 HORIZONS = (2, 4, 8, 16)
 PRINTED = {

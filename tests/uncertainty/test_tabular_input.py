@@ -11,12 +11,12 @@ from pombu.uncertainty.tabular import (
     DirichletPosterior,
     Posterior,
     chain,
-    checks,
     exact_bound,
     pombu_bound,
     posterior_variance,
     ube_bound,
 )
+from pombu.uncertainty.tabular.posteriors import horizon_and_gamma
 
 
 def members(K=2, S=3, A=2):
@@ -99,7 +99,7 @@ def test_more_refusals():
     with pytest.raises(UsageError, match="horizon is 0"):
         chain(0)
     with pytest.raises(UsageError, match=r"horizon is 2.5"):
-        checks.horizon_and_gamma(2.5, 1.0)
+        horizon_and_gamma(2.5, 1.0)
 
 
 def cyclic(S, K=2):

@@ -11,41 +11,49 @@ An agent holds a learner and its state. Saving writes a run folder, so `load` al
 the folder of any `pombu train`.
 """
 
-import difflib
 import signal
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
-import jax
+import gymnasium
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from pombu.agent import ask_tell
 from pombu.agent.ask_tell import Proposal
-from pombu.agent.runs import algorithm_of
+from pombu.agent.inputs import MOST_STEPS, array_like, as_numpy, whole
+from pombu.agent.options import with_options
+from pombu.agent.runs import Which, algorithm_of, load_run
+from pombu.agent.world_model import ModelAccess, padded, q_uncertainties
 from pombu.algorithms import presets, registry
 from pombu.algorithms.config import budget
 from pombu.algorithms.pombu.learner import Learner, State
 from pombu.data import read_logged
 from pombu.data.episodes import EPISODES, EpisodeStore
-from pombu.envs import EnvConfig, Episode, config_of, load
+from pombu.envs import EnvConfig, Episode, load, short_name
+from pombu.envs.task import config_of
+from pombu.envs.unnamed import HERE
 from pombu.errors import StoppedError, UsageError
+from pombu.parallel import use_compilation_cache
 from pombu.rng import Keys, require_seed
-from pombu.rollout.q_value import q_uncertainty
-from pombu.training import checkpoint, config_file
+from pombu.rollout.q_interval import interval, require_calibrated
+from pombu.rollout.q_value import QEstimate, q_estimate
+from pombu.training import checkpoint as checkpoints
+from pombu.training import config_file
 from pombu.training.algorithm import (
     Algorithm,
     Explores,
-    Planner,
     Policy,
     StageTimer,
-    begin_from,
 )
-from pombu.training.callbacks import Callback, Progress
+from pombu.training.callbacks import Callback, CallbackLike, Progress, as_callbacks
 from pombu.training.display import display
+from pombu.training.evaluation import FINAL_EPISODES, Evaluation, evaluate
+from pombu.training.loggers import TensorBoard
 from pombu.training.loop import identity, learn
 from pombu.training.metrics import require_finite
 from pombu.training.run import CONFIG, Run, RunSpec, create, open_run
@@ -53,32 +61,41 @@ from pombu.training.run import CONFIG, Run, RunSpec, create, open_run
 A = TypeVar("A", bound="Agent")
 
 
-class Agent:
+class Agent(ModelAccess):
     """What all agents share; use one of the classes named after an algorithm."""
 
     algorithm: ClassVar[str]
 
     def __init__(
         self,
-        env: str | EnvConfig | Callable[[], Any] | None = None,
+        env: str
+        | EnvConfig
+        | Callable[..., Any]
+        | gymnasium.Env[Any, Any]
+        | None = None,
         preset: str = "fast",
         seed: int = 0,
         config: Any = None,
         data: str | Path | None = None,
-        **changes: Any,
+        tensorboard_log: str | Path | None = None,
+        **options: Any,
     ) -> None:
         """Make an untrained agent.
 
         Args:
-            env: a task of pombu, a Gymnasium id, `module:factory`, that factory
-                itself, or an `EnvConfig`; None takes the config's, or HalfCheetah.
+            env: a task of pombu, a Gymnasium id, `module:factory`, any function or
+                class that makes an environment, an environment itself, of which copies
+                are used, or an `EnvConfig`; None takes the config's, or HalfCheetah.
             preset: where values come from that are not given; see `pombu presets`.
             seed: the same seed gives the same run.
             config: a whole config instead of a preset's.
             data: logged transitions, or another run's folder, to learn from first; see
                 `pombu.data.logged`.
-            **changes: fields of the config to change, such as `alpha=0.75`.
+            tensorboard_log: a folder for TensorBoard's events of every `learn`.
+            **options: fields of the config to change: `alpha=0.75`,
+                `policy={"hidden": (256, 256)}` or `**{"policy.hidden": (256, 256)}`.
         """
+        use_compilation_cache()
         require_seed(seed)
         environment = config_of("HalfCheetah" if env is None else env)
         if config is not None:
@@ -88,23 +105,14 @@ class Agent:
                 self.algorithm, preset, environment.id, environment.horizon
             )
             config = replace(config, env=replace(environment, id=config.env.id))
-        unknown = sorted(set(changes) - set(config.__dataclass_fields__))
-        if unknown:
-            known = ("preset", "seed", "config", "data", *config.__dataclass_fields__)
-            near = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.65)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise UsageError(
-                f"{self.algorithm} has no option {unknown[0]!r}{hint}; it has "
-                f"{', '.join(known)}."
-            )
-        config = replace(config, **changes)
+        config = with_options(self.algorithm, config, options)
         learner = registry.make(self.algorithm, load(config.env), config)
         if data is None:
             state, episodes = learner.init(seed), EpisodeStore()
         else:
             logged = read_logged(data, learner.task)
-            state, episodes = begin_from(learner, seed, logged)
-        self._hold(learner, state, episodes, seed, preset)
+            state, episodes = registry.begin_from(learner, seed, logged)
+        self._hold(learner, state, episodes, seed, preset, tensorboard_log)
 
     def _hold(
         self,
@@ -113,48 +121,72 @@ class Agent:
         episodes: EpisodeStore,
         seed: int,
         preset: str,
+        tensorboard_log: str | Path | None = None,
     ) -> None:
         self.learner = learner
         self.state = state
         self.episodes = episodes
         self.seed = seed
         self._preset = preset
+        self.history: list[dict[str, float]] = []
+        """One row of metrics per iteration, as in `metrics.csv`."""
         self._acted = 0
         self._explored: Any = None
         self._acting: tuple[Any, Policy] | None = None
+        self._tensorboard_log = tensorboard_log
 
     @property
-    def config(self) -> Any:
-        """The resolved config."""
-        return self.learner.config
+    def real_steps(self) -> int:
+        """Steps taken in the real environment to learn from."""
+        return int(self.state.real_steps)
+
+    def __repr__(self) -> str:
+        name = short_name(self.learner.task.config.id)
+        return (
+            f"{type(self).__name__}({name!r}, preset={self._preset!r}, "
+            f"seed={self.seed}): {self.real_steps:,} real steps in "
+            f"{int(self.state.iteration)} iterations"
+        )
 
     def learn(
         self: A,
         total_timesteps: int | None = None,
-        callbacks: Sequence[Callback] = (),
+        callback: CallbackLike | Sequence[CallbackLike] | None = None,
+        callbacks: CallbackLike | Sequence[CallbackLike] | None = None,
         out: str | Path | None = None,
         progress_bar: bool = False,
     ) -> A:
         """Train for `total_timesteps` more real steps (None: as the preset plans).
 
         With `out`, metrics and checkpoints go to a new run folder there; with
-        `progress_bar` the terminal shows how it goes.
+        `progress_bar` the terminal shows how it goes. `callback` and `callbacks` mean
+        the same: one `Callback` or several, or functions that are called with a
+        `Progress` after every iteration and stop the run by returning False.
 
         Raises:
+            UsageError: The steps are no whole number above 0, or a callback is none.
             KeyboardInterrupt: Ctrl-C was pressed. The iterations before it are kept.
             StoppedError: Another signal asked to stop. They are kept as well.
         """
         horizon = self.learner.task.horizon
         if total_timesteps is None:
             total_timesteps = budget(self.config, lambda: horizon)
+        total_timesteps = whole("total_timesteps", total_timesteps, 1, MOST_STEPS)
         before = int(self.state.real_steps)
         budget(self.config, lambda: horizon, before + total_timesteps)
         self._learn_from_waiting()
         target = int(self.state.real_steps) + total_timesteps
-        run = create(Path(out), self._spec(target)) if out is not None else None
+        run = None
+        if out is not None:
+            self._warn_if_unnamed()
+            run = create(Path(out), self._spec(target))
         begin = (self.state, self.episodes)
-        shown = [display()] if progress_bar else []
-        all_callbacks = [_KeepState(self), *shown, *callbacks]
+        all_callbacks: list[Callback] = [_KeepState(self)]
+        if progress_bar:
+            all_callbacks.append(display())
+        if self._tensorboard_log is not None:
+            all_callbacks.append(TensorBoard(Path(self._tensorboard_log)))
+        all_callbacks += [*as_callbacks(callback), *as_callbacks(callbacks)]
         self._explored = None
         result = learn(self.learner, self.seed, target, all_callbacks, run, begin)
         self.state, self.episodes = result.state, result.episodes
@@ -207,28 +239,42 @@ class Agent:
         return metrics
 
     def predict(
-        self, observation: Any, deterministic: bool = True
+        self,
+        observation: Any,
+        state: None = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
     ) -> tuple[np.ndarray, None]:
         """The action for one observation or a batch, in the environment's own units.
 
-        The second value is None: policies here keep no memory.
+        The arguments are those of Stable-Baselines3, whose `evaluate_policy` takes
+        agents of pombu. The second value is None: policies here keep no memory, so
+        `state` and `episode_start` do not matter.
         """
-        task = self.learner.task
-        rows = as_rows("observation", observation, task.observation_dim)
-        alone = {(task.observation_dim,), task.observation_shape, ()}
-        single = np.shape(observation) in alone
+        rows, single = self._rows(observation)
         key = Keys(self.seed, self._acted).jax("predict")
         self._acted += 1
-        drawn = np.asarray(self._policy()(rows, deterministic, key))
-        actions = task.action_box.to_env(task.action_box.to_box(drawn))
+        actions = self._act(rows, deterministic, key)
         return (actions[0] if single else actions), None
 
-    def _policy(self) -> Policy:
-        """The policy, made once for as long as the state is the same."""
-        if self._acting is None or self._acting[0] is not self.state:
-            self._acting = self.state, self.learner.policy(self.state)
-        policy = self._acting[1]
-        return policy.begin() if isinstance(policy, Planner) else policy
+    def _act(
+        self, rows: np.ndarray, deterministic: bool, key: PRNGKeyArray
+    ) -> np.ndarray:
+        """Actions for rows of observations, in the environment's shape and units."""
+        box = self.learner.task.action_box
+        drawn = np.asarray(self._policy()(rows, deterministic, key))
+        return box.to_env(box.to_box(drawn))
+
+    def evaluate(
+        self, episodes: int = FINAL_EPISODES, seed: int = 0, deterministic: bool = True
+    ) -> Evaluation:
+        """Returns of real episodes, which are neither learned from nor counted.
+
+        The same arguments give the same episodes; `.mean`, `.std`, `.returns` and
+        `.lengths` tell what they came to.
+        """
+        policy = self._policy()
+        return evaluate(self.learner.task, policy, episodes, seed, deterministic)
 
     def save(self, path: str | Path) -> Path:
         """Write everything to a folder; one that holds a save of it gets one more.
@@ -237,22 +283,31 @@ class Agent:
             UsageError: The folder holds another agent, or a later save.
         """
         path = Path(path)
+        self._warn_if_unnamed()
         spec = self._spec(max(int(self.state.real_steps), 1))
         run = open_run(path) if (path / CONFIG).exists() else create(path, spec)
         run.require_same(spec)
         with run.locked():
             self._require_later(run)
-            return checkpoint.save(
+            return checkpoints.save(
                 run.path,
                 self.state,
                 self.episodes,
-                identity(self.learner),
+                identity(self.learner, run),
                 int(self.state.iteration),
+            )
+
+    def _warn_if_unnamed(self) -> None:
+        """Say that the command line cannot go on with what has no name."""
+        if self.learner.task.config.id.startswith(HERE):
+            _warn(
+                "The environment has no name in a module: what is saved can be loaded "
+                "with load(path, env=...) in Python, not by `pombu` commands."
             )
 
     def _require_later(self, run: Run) -> None:
         """Refuse to save over what another agent of the same config went through."""
-        saved = checkpoint.newest(run.path)
+        saved = checkpoints.newest(run.path)
         if saved is None:
             return
         iteration = int(self.state.iteration)
@@ -269,13 +324,20 @@ class Agent:
 
     @classmethod
     def load(
-        cls: type[A], path: str | Path, env: str | Callable[[], Any] | None = None
+        cls: type[A],
+        path: str | Path,
+        env: str | Callable[..., Any] | gymnasium.Env[Any, Any] | None = None,
+        checkpoint: Which = "last",
     ) -> A:
         """Read back what `save` or `pombu train` wrote.
 
-        An environment named `module:factory` is code, so its name must be repeated;
-        the factory itself will do as well.
+        Args:
+            path: the folder.
+            env: the environment again, where it is code: `module:factory`, or what the
+                agent was made with. A file must not be able to run code by itself.
+            checkpoint: `last`, or `best`: the one with the highest mean return.
         """
+        use_compilation_cache()
         run = open_run(Path(path))
         if run.spec.algorithm != cls.algorithm:
             raise UsageError(
@@ -283,13 +345,19 @@ class Agent:
                 f"{cls.algorithm}: load it with the class of that name."
             )
         learner = algorithm_of(run, None if env is None else config_of(env).id)
-        template = learner.init(run.spec.seed)
-        found = checkpoint.load_latest(run.path, template, identity(learner), _warn)
+        if checkpoint not in get_args(Which):
+            raise UsageError(
+                f"checkpoint is {checkpoint!r}: it must be 'last' or 'best'."
+            )
+        found = load_run(run, learner, checkpoint, _warn)
         if found is None:
             raise UsageError(f"{run.path} has no checkpoint: train or save first.")
         loaded, episodes = found
         agent = cls.__new__(cls)
         agent._hold(learner, loaded.state, episodes, run.spec.seed, run.spec.preset)
+        agent.history = [
+            row for row in run.rows() if row["iteration"] <= loaded.manifest.iteration
+        ]
         return agent
 
     def _spec(self, total_steps: int) -> RunSpec:
@@ -310,19 +378,7 @@ class _KeepState(Callback):
 
     def on_iteration(self, progress: Progress) -> None:
         self._agent.state = progress.state
-
-
-def as_rows(name: str, given: Any, dim: int) -> np.ndarray:
-    """One row or a batch of rows as [n, dim]."""
-    rows = np.asarray(given, np.float32)
-    if rows.size == 0 or rows.size % dim:
-        raise UsageError(
-            f"The {name} has shape {rows.shape}; give one of {dim} entries, or a batch "
-            f"[n, {dim}]."
-        )
-    if not np.isfinite(rows).all():
-        raise UsageError(f"The {name} has entries that are not finite.")
-    return rows.reshape(-1, dim)
+        self._agent.history.append(dict(progress.metrics))
 
 
 def _stopped(number: int) -> BaseException:
@@ -343,44 +399,57 @@ class _WithEnsemble(Agent):
     learner: Learner
     state: State
 
-    def q_uncertainty(
-        self, observation: Any, action: Any, rollouts: int = 20
-    ) -> np.ndarray:
+    def q_uncertainty(self, observation: Any, action: Any, rollouts: int = 20) -> Any:
         """sqrt(U) of Q(s, a) under the current policy, in units of the task's reward.
 
-        It is an array with one number per pair, also where there is only one. Before
-        anything was learned it tells how far untrained networks lie apart.
+        It is an array with one number per pair, also where there is only one, and one
+        of JAX or PyTorch where the observation is. Before anything was learned it tells
+        how far untrained networks lie apart.
 
         Args:
             observation: one observation or a batch.
             action: in the environment's own units; clipped to its bounds.
             rollouts: imagined trajectories per pair whose variances are averaged.
         """
-        task = self.learner.task
-        states = as_rows("observation", observation, task.observation_dim)
-        actions = as_rows("action", action, task.action_dim)
-        if len(states) != len(actions) or rollouts < 1:
-            raise UsageError(
-                f"There are {len(states)} observations, {len(actions)} actions and "
-                f"{rollouts} rollouts: give one action per observation and at least "
-                "one rollout."
-            )
-        if self.config.model.kind != "ensemble":
-            raise UsageError(
-                "The agent imagines in the simulator, so it has no learned ensemble to "
-                "be uncertain: train it with model.kind = ensemble."
-            )
-        uncertainty = q_uncertainty(
-            self.state.policy,
-            self.state.value,
-            self.learner.dynamics(self.state),
-            replace(self.learner.rules, horizon=task.horizon),
-            jnp.asarray(states),
-            jnp.asarray(task.action_box.clip(actions)),
-            rollouts,
-            jax.random.key(self.seed),
+        given = self._for_q(as_numpy(observation), as_numpy(action), rollouts)
+        return array_like(observation, q_uncertainties(*given))
+
+    def q_interval(
+        self, observation: Any, action: Any, level: float = 0.9, rollouts: int = 20
+    ) -> tuple[Any, Any]:
+        """Lower and upper ends of intervals around Q(s, a), corrected by real episodes.
+
+        They are arrays as those of `q_uncertainty`, in units of the task's reward. The
+        correction was fitted in the last evaluation (`calibration.use`). Where every
+        imagined trajectory ran away the interval is infinite.
+
+        Args:
+            observation: one observation or a batch.
+            action: in the environment's own units; clipped to its bounds.
+            level: share of true Q-values to hold, in (0, 1).
+            rollouts: imagined trajectories per pair.
+
+        Raises:
+            UsageError: The agent never saw a held-out episode, its members agree
+                entirely, or the level is no share.
+        """
+        calibrated = require_calibrated(self.state.calibration)
+        given = self._for_q(as_numpy(observation), as_numpy(action), rollouts)
+        policy, value, dynamics, rules, states, actions, number, key = given
+        found = q_estimate(
+            policy,
+            value,
+            dynamics,
+            rules,
+            jnp.asarray(padded(states)),
+            jnp.asarray(padded(actions)),
+            number,
+            key,
+            jnp.float32(calibrated.rho),
         )
-        return np.asarray(uncertainty)
+        only = QEstimate(*(x[: len(states)] for x in found))
+        low, high = interval(only, calibrated, number, level)
+        return array_like(observation, low), array_like(observation, high)
 
 
 def agent_class(algorithm: str) -> type[Agent]:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from pombu.algorithms.registry import able_to
 from pombu.data import Normaliser
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import Episode, Task
@@ -61,8 +62,8 @@ def explorer(learner: Algorithm[Any]) -> Explores[Any]:
     """The learner, if it says how to collect what it learns from."""
     if not isinstance(learner, Explores):
         raise UsageError(
-            f"{learner.name} collects its real episodes itself: choose pombu, meppo or "
-            "metrpo to propose and observe, or call learn."
+            f"{learner.name} collects its real episodes itself: choose "
+            f"{', '.join(able_to('explore'))} to propose and observe, or call learn."
         )
     return learner
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
+from pombu.agent.numpy_policy import checksum
 from pombu.data import Experience
 from pombu.envs import Task
-from pombu.errors import UsageError
+from pombu.errors import RunError, UsageError
 from pombu.files import write_atomic
 from pombu.nn import MLP, GaussianPolicy, SquashedPolicy
 
@@ -25,6 +26,7 @@ def export_policy(path: Path, task: Task, state: Any, about: dict[str, Any]) -> 
 
     Raises:
         UsageError: The state holds no policy of this kind.
+        RunError: The policy has numbers that are not finite.
     """
     policy = getattr(state, "policy", None)
     experience = getattr(state, "experience", None)
@@ -33,9 +35,8 @@ def export_policy(path: Path, task: Task, state: Any, about: dict[str, Any]) -> 
         and isinstance(experience, Experience)
     ):
         raise UsageError(
-            f"A {about.get('algorithm')} policy cannot be exported: only algorithms "
-            "that learn a Gaussian policy network can (pombu, meppo, metrpo, slbo, "
-            "mbmpo and dhmbpo)."
+            f"A {about.get('algorithm')} policy cannot be exported: only those of "
+            "algorithms that learn a Gaussian policy network can, such as pombu."
         )
     network, own = _network(policy)
     arrays = {
@@ -53,8 +54,14 @@ def export_policy(path: Path, task: Task, state: Any, about: dict[str, Any]) -> 
     plain = {
         name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()
     }
-    metadata = {"format": FORMAT, "about": json.dumps(about)}
-    write_atomic(path, save(plain, metadata))
+    if bad := [name for name, array in plain.items() if not np.isfinite(array).all()]:
+        raise RunError(
+            f"The policy has numbers that are not finite ({bad[0]}), so it was not "
+            "exported: export another checkpoint."
+        )
+    # One entry alone, because the order of several in the file is left to chance.
+    seal = {"format": FORMAT, "about": about, "sha256": checksum(plain)}
+    write_atomic(path, save(plain, {"pombu": json.dumps(seal)}))
 
 
 def _network(

@@ -6,16 +6,39 @@ Copy it next to the exported file, or import it from pombu:
     action = act(observation)
 """
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors import safe_open
+
+
+def checksum(arrays: Mapping[str, np.ndarray]) -> str:
+    """The SHA-256 of named arrays."""
+    total = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        total.update(f"{name} {array.dtype} {array.shape} ".encode())
+        total.update(np.ascontiguousarray(array).tobytes())
+    return total.hexdigest()
+
+
+__all__ = ["load_policy"]
 
 
 def load_policy(path: str) -> Callable[[Any], np.ndarray]:
-    """Read an exported policy; it maps one observation or a batch to mean actions."""
-    p = load_file(path)
+    """Read an exported policy; it maps one observation or a batch to mean actions.
+
+    Raises:
+        ValueError: The file is not as it was written.
+    """
+    with safe_open(path, "np") as file:
+        p = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        seal = json.loads((file.metadata() or {}).get("pombu", "{}"))
+    # Files of version 0.1 have no checksum.
+    if seal.get("sha256", checksum(p)) != checksum(p):
+        raise ValueError(f"{path} is damaged (its checksum differs): export it again.")
     depth = sum(name.startswith("weight_") for name in p)
 
     def bend(x: np.ndarray) -> Any:

@@ -1,13 +1,17 @@
 """Saved runs: the algorithm and the state that a run folder describes."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from pombu.algorithms.registry import config_type, make
+from pombu.data.episodes import EPISODES, EpisodeStore, load_episodes
 from pombu.envs import load, short_name
+from pombu.envs.unnamed import HERE
 from pombu.errors import RunError, UsageError
 from pombu.files import DamagedFileError
 from pombu.training import checkpoint, config_file
 from pombu.training.algorithm import Algorithm
+from pombu.training.checkpoint import Checkpoint
 from pombu.training.loop import identity
 from pombu.training.run import CONFIG, Run
 
@@ -28,11 +32,11 @@ def algorithm_of(run: Run, trusted_env: str | None = None) -> Algorithm[Any]:
         config_type(run.spec.algorithm), run.spec.config, where
     )
     name = config.env.id
-    if name.startswith("__main__:") and name != trusted_env:
+    if name.startswith(("__main__:", HERE)) and name != trusted_env:
         raise UsageError(
-            f"{run.path} was trained on {name.partition(':')[2]}, a function of the "
-            "script that made it: load it there with load(path, env=that function), or "
-            "put the function into a module and train again."
+            f"{run.path} was trained on {name.partition(':')[2]}, which only the "
+            "script knows that made it: load it there with load(path, env=...) and "
+            "what it was trained on, or put the function into a module and train again."
         )
     if trusted_env is not None and trusted_env not in (name, short_name(name)):
         raise UsageError(
@@ -48,7 +52,32 @@ def algorithm_of(run: Run, trusted_env: str | None = None) -> Algorithm[Any]:
 
 
 def load_state(run: Run, algorithm: Algorithm[Any], which: Which = "last") -> Any:
-    """The state in the last or the best checkpoint.
+    """The state in the last or the best checkpoint."""
+    return load_checkpoint(run, algorithm, which).state
+
+
+def load_run(
+    run: Run, algorithm: Algorithm[Any], which: Which, warn: Callable[[str], None]
+) -> tuple[Checkpoint[Any], EpisodeStore] | None:
+    """The last good checkpoint, or the best one, with its real episodes.
+
+    None where there is no checkpoint yet.
+    """
+    if which == "last":
+        template = algorithm.init(run.spec.seed)
+        return checkpoint.load_latest(
+            run.path, template, identity(algorithm, run), warn
+        )
+    if not checkpoint.paths(run.path):
+        return None
+    found = load_checkpoint(run, algorithm, which)
+    return found, load_episodes(run.path / EPISODES, found.manifest.shards)
+
+
+def load_checkpoint(
+    run: Run, algorithm: Algorithm[Any], which: Which = "last"
+) -> Checkpoint[Any]:
+    """The last or the best checkpoint.
 
     Raises:
         RunError: There is no checkpoint, or it is damaged.
@@ -63,7 +92,7 @@ def load_state(run: Run, algorithm: Algorithm[Any], which: Which = "last") -> An
         )
     template = algorithm.init(run.spec.seed)
     try:
-        return checkpoint.load(path, template, identity(algorithm)).state
+        return checkpoint.load(path, template, identity(algorithm, run))
     except DamagedFileError as error:
         others = [one.name for one in checkpoint.paths(run.path) if one != path]
         raise RunError(

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from pombu.envs import Task, in_one_line
+from pombu.envs import Task
+from pombu.envs.catalogue import in_one_line
 from pombu.errors import RunError, UsageError
 from pombu.training.algorithm import Policy
 

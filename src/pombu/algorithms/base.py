@@ -284,15 +284,19 @@ class ModelLearner(TaskLearner[W], ABC, Generic[W, S]):
 
     def evaluate(self, state: S, keys: Keys) -> Metrics:
         """Returns of real episodes, and how well the model predicts them."""
+        return self.evaluation(state, keys)[0]
+
+    def evaluation(self, state: S, keys: Keys) -> tuple[Metrics, list[Episode]]:
+        """The same, and the real episodes of the stochastic policy."""
         evaluated, real = evaluate(
             self.task, self.policy(state), self.config.evaluation_episodes, keys
         )
         if self.config.model.kind == "simulator":
-            return evaluated
+            return evaluated, real
         return {
             **evaluated,
             **prediction_error(self.dynamics(state), real, self.task.horizon),
-        }
+        }, real
 
 
 class EnsembleLearner(ModelLearner[E, T], Generic[E, T]):

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from pombu.dynamics.config import ImaginationConfig, PlainReturnConfig
-from pombu.errors import UsageError, at_least, within
+from pombu.errors import Batch, Range, UsageError, require_ranges
 from pombu.optim.config import BaselineConfig
 
 
@@ -25,9 +25,9 @@ class Growing:
 class ExplorationConfig:
     """Exploration policies, which collect all real data after the first iteration."""
 
-    policies: int = 10
+    policies: Annotated[int, Range("[0, 1000]")] = 10
     """Exploration policies per iteration; 0 collects with the policy itself."""
-    trajectories: int = 200
+    trajectories: Batch = 200
     """Virtual trajectories that each of them is trained on."""
     random_members: bool = True
     """Each exploration policy draws its next states with its own random weighting of
@@ -37,35 +37,26 @@ class ExplorationConfig:
     prefers what is more uncertain than usual; otherwise every action is rewarded for
     the uncertainty that all of them share (published code)."""
 
+    def __post_init__(self) -> None:
+        require_ranges(self, "exploration")
+
 
 def require_imagination(
     imagination: ImaginationConfig, returns: PlainReturnConfig
 ) -> None:
     """Refuse what no model-based method can imagine with."""
-    at_least("imagination.trajectories", imagination.trajectories, 1)
-    at_least("imagination.shards", imagination.shards, 1)
     if imagination.trajectories % imagination.shards:
         raise UsageError(
             f"imagination.trajectories is {imagination.trajectories}, which "
             f"imagination.shards = {imagination.shards} does not divide: choose a "
             "multiple."
         )
-    if imagination.steps is not None:
-        at_least("imagination.steps", imagination.steps, 1)
-    share = imagination.real_starts
-    within("imagination.real_starts", share, "[0, 1]", 0 <= share <= 1)
-    stop = imagination.disagreement_stop
-    if stop is not None:
-        within("imagination.disagreement_stop", stop, "(0, 1]", 0 < stop <= 1)
-        if not returns.bootstrap:
-            raise UsageError(
-                "imagination.disagreement_stop cuts trajectories off where V must go "
-                "on, and returns.bootstrap does not ask it: set returns.bootstrap, or "
-                "leave the stop out."
-            )
-    gamma, lam = returns.gamma, returns.lam
-    within("returns.gamma", gamma, "(0, 1]", 0 < gamma <= 1)
-    within("returns.lam", lam, "[0, 1]", 0 <= lam <= 1)
+    if imagination.disagreement_stop is not None and not returns.bootstrap:
+        raise UsageError(
+            "imagination.disagreement_stop cuts trajectories off where V must go on, "
+            "and returns.bootstrap does not ask it: set returns.bootstrap, or leave "
+            "the stop out."
+        )
 
 
 def require_baseline(

@@ -2,15 +2,18 @@
 
 import difflib
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pombu.envs import Task
+from pombu.envs import Episode, Task
 from pombu.errors import UsageError
 from pombu.training import config_file
 
 if TYPE_CHECKING:
+    from pombu.data.episodes import EpisodeStore
     from pombu.training.algorithm import Algorithm
 
 
@@ -131,7 +134,10 @@ def find(name: str) -> Entry:
 
 def config_type(name: str) -> type[Any]:
     """The dataclass of an algorithm's config."""
-    entry = find(name)
+    return _config_type(find(name))
+
+
+def _config_type(entry: Entry) -> type[Any]:
     module = importlib.import_module(f"{entry.package}.config")
     config: type[Any] = getattr(module, entry.config)
     return config
@@ -145,7 +151,12 @@ def presets_module(name: str) -> ModuleType:
 
 def defaults(name: str) -> dict[str, Any]:
     """An algorithm's settings where nothing is said, by dotted names."""
-    return config_file.flat(config_file.to_json(config_type(name)()))
+    return dict(_defaults(find(name)))
+
+
+@cache
+def _defaults(entry: Entry) -> dict[str, Any]:
+    return config_file.flat(config_file.to_json(_config_type(entry)()))
 
 
 def options(name: str) -> list[str]:
@@ -155,6 +166,48 @@ def options(name: str) -> list[str]:
 
 def make(name: str, task: Task, config: Any) -> "Algorithm[Any]":
     """An algorithm ready to learn."""
-    module = importlib.import_module(f"{find(name).package}.learner")
-    algorithm: Algorithm[Any] = module.Learner(task, config, name)
+    algorithm: Algorithm[Any] = learner_type(name)(task, config, name)
     return algorithm
+
+
+def learner_type(name: str) -> type[Any]:
+    """The class of an algorithm's learner."""
+    module = importlib.import_module(f"{find(name).package}.learner")
+    learner: type[Any] = module.Learner
+    return learner
+
+
+def able_to(method: str) -> list[str]:
+    """The algorithms whose learner has a method, such as `update` or `explore`."""
+    return [name for name in ALGORITHMS if hasattr(learner_type(name), method)]
+
+
+def begin_from(
+    algorithm: "Algorithm[Any]", seed: int, logged: Sequence[Episode]
+) -> "tuple[Any, EpisodeStore]":
+    """A state that has learned from logged episodes before its first real step.
+
+    They do not count as real steps of the run, whose budget is for steps yet to come.
+
+    Raises:
+        UsageError: The algorithm learns only from episodes of its own.
+    """
+    # Imported here, so that a list of algorithms needs no JAX.
+    import equinox as eqx
+    import numpy as np
+
+    from pombu.data.episodes import EpisodeStore
+    from pombu.training.algorithm import StageTimer, Updatable
+    from pombu.training.metrics import require_finite
+
+    if not isinstance(algorithm, Updatable):
+        raise UsageError(
+            f"{algorithm.name} cannot start from logged data: choose "
+            f"{', '.join(able_to('update'))}, or leave the data out."
+        )
+    episodes = EpisodeStore(logged)
+    state, metrics = algorithm.update(
+        algorithm.init(seed), episodes, list(logged), StageTimer()
+    )
+    require_finite(metrics, int(state.iteration))
+    return eqx.tree_at(lambda s: s.real_steps, state, np.asarray(0)), episodes

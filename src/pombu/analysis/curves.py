@@ -11,7 +11,7 @@ from pombu.algorithms.registry import defaults
 from pombu.envs import short_name
 from pombu.errors import UsageError
 from pombu.training.config_file import flat
-from pombu.training.metrics import Row, read_rows
+from pombu.training.metrics import Row
 from pombu.training.run import CONFIG, METRICS, Run, open_run
 
 STUDY_FILES = ("study.json", "study.lock")
@@ -88,7 +88,7 @@ def read_curves(folders: Sequence[Path]) -> list[Curve]:
     for folder in folders:
         for path in _runs_of(folder):
             run = open_run(path)
-            rows = read_rows(run.metrics)[1] if run.metrics.exists() else []
+            rows = run.rows()
             if not rows:
                 raise UsageError(
                     f"{path} has no finished iteration yet: wait for the first one, or "
@@ -123,7 +123,7 @@ def find_curves(folders: Iterable[Path]) -> list[Curve]:
     for folder in folders:
         for path in _runs_inside(folder):
             run = open_run(path)
-            rows = read_rows(run.metrics)[1]
+            rows = run.rows()
             if rows:
                 found.append(Curve(run, rows))
     return found

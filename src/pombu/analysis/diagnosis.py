@@ -1,6 +1,6 @@
 """Diagnosis of a run: its learned dynamics against fresh real episodes of its policy.
 
-`measure` compares the two, `judge` says in sentences what limits the run, and
+`measure` compares the two, `find_limit` says in sentences what limits the run, and
 `draw_figures` shows prediction errors, a trajectory and the members' disagreement.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pombu.algorithms.base import ModelLearner
+from pombu.algorithms.registry import ALGORITHMS, learner_type
 from pombu.analysis.plots import BLACK, BLUE, CYCLE, GREY, VERMILLION, grid, style
 from pombu.data import Normaliser
 from pombu.dynamics.error import open_loop
@@ -84,14 +85,16 @@ def measure(
     """Run the policy in `number` real episodes and repeat them in the learned dynamics.
 
     Raises:
-        UsageError: The run's policy does not learn in an imagined world.
+        UsageError: The run's policy does not learn from imagined trajectories.
         RunError: There is nothing to compare yet.
     """
     if not isinstance(learner, ModelLearner):
+        able = [
+            one for one in ALGORITHMS if issubclass(learner_type(one), ModelLearner)
+        ]
         raise UsageError(
-            f"{learner.name} has no policy that learns in an imagined world, which is "
-            "what there is to diagnose: give a run of pombu, meppo, metrpo, slbo or "
-            "mbmpo."
+            f"{learner.name} has no policy that learns from imagined trajectories, "
+            f"which is what there is to diagnose: give a run of {', '.join(able)}."
         )
     if learner.config.model.kind == "simulator":
         raise UsageError(
@@ -190,7 +193,7 @@ class Verdict:
     sentences: tuple[str, ...]
 
 
-def judge(measured: Measurements, rows: Sequence[Row]) -> Verdict:
+def find_limit(measured: Measurements, rows: Sequence[Row]) -> Verdict:
     """Read the measurements, and the run's metrics by iteration."""
     found: list[tuple[str, str]] = []
     notes = [_errors(measured)]
@@ -229,6 +232,7 @@ def judge(measured: Measurements, rows: Sequence[Row]) -> Verdict:
             f"{rank_correlation(measured.disagreement, measured.one_step_error):.2f} "
             "(1: they always disagree most where they err most)."
         )
+    notes += _calibration(rows)
     # 3. Does the run still see anything new?
     found += _exploration(measured, rows)
     if measured.constant:
@@ -295,6 +299,18 @@ def _uncertainty(ratio: float, rows: Sequence[Row]) -> list[tuple[str, str]]:
         )
         return [("uncertainty too high", sentence)]
     return []
+
+
+def _calibration(rows: Sequence[Row]) -> list[str]:
+    """What the run's last evaluation found of its intervals, if it looked."""
+    last = rows[-1] if rows else {}
+    if "coverage_90" not in last:
+        return []
+    return [
+        f"Corrected by real returns (sigma times {last['calibration_scale']:.2g}, "
+        f"errors of neighbouring steps correlated {last['calibration_rho']:.2g}), "
+        f"{last['coverage_90']:.0%} of held-out n-step errors lie in the 90 % interval."
+    ]
 
 
 def _exploration(measured: Measurements, rows: Sequence[Row]) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from pombu.agent.runs import algorithm_of
-from pombu.analysis.artifacts import markdown_table, write_csv
+from pombu.analysis.plots import markdown_table, write_csv
 from pombu.data import learn_from, no_experience
 from pombu.data.episodes import EPISODES, load_episodes
 from pombu.dynamics.config import ModelConfig
@@ -49,7 +49,7 @@ class Variant:
 
 
 class Split(NamedTuple):
-    """A run's episodes: to learn from, and two sets to be judged by."""
+    """A run's episodes: to learn from, and two sets to be tested on."""
 
     training: list[Episode]
     held_out: list[Episode]
@@ -151,7 +151,7 @@ def split(iterations: Sequence[Sequence[Episode]], share: float) -> Split:
     if not held_out or not newer:
         raise UsageError(
             f"The run has {len(iterations)} iterations, too few to learn from some and "
-            f"be judged by others: give one with {HELD_OUT_EVERY} episodes in its "
+            f"be tested on others: give one with {HELD_OUT_EVERY} episodes in its "
             "first part and an iteration after it."
         )
     return Split(training, held_out, newer)

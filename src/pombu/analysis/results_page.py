@@ -18,14 +18,13 @@ import numpy as np
 
 from pombu.algorithms import presets
 from pombu.algorithms.registry import defaults
-from pombu.analysis.artifacts import markdown_table, save_figure
 from pombu.analysis.curves import Curve, by_label, read_curves
-from pombu.analysis.plots import draw_learning
-from pombu.envs import short_name
-from pombu.envs.lookup import find_entry
+from pombu.analysis.plots import draw_learning, markdown_table, save_figure
+from pombu.envs import EnvConfig, short_name
+from pombu.envs.catalogue import find_entry
 from pombu.errors import UsageError
 from pombu.files import safe_name, write_atomic
-from pombu.training.config_file import flat, to_json
+from pombu.training.config_file import flat, from_json, to_json
 from pombu.training.run import (
     CONFIG,
     EVALUATION,
@@ -270,7 +269,7 @@ def _without(option: str, words: list[str]) -> list[str]:
 
 
 def _versions(curve: Curve) -> list[dict[str, Any]]:
-    """Versions of a run's starts; which folders the user has is nobody's business."""
+    """Versions of a run's starts; the user's folders are left out."""
     path = curve.run.path / VERSIONS
     starts: list[dict[str, Any]] = json.loads(path.read_bytes())
     for start in starts:
@@ -291,15 +290,8 @@ def _reward(curve: Curve) -> str:
 
 def _setting(curve: Curve) -> str:
     """A task's name, with whatever of its settings is not its own."""
-    env = curve.run.spec.config["env"]
-    name = curve.task
-    if env["horizon"] is not None:
-        name += f"-h{env['horizon']}"
-    if env["observation_noise"]:
-        name += f"-noise{env['observation_noise']:g}"
-    if env["alive_bonus"] is not None:
-        name += f"-alive{env['alive_bonus']:g}"
-    return safe_name(name)
+    env = from_json(EnvConfig, curve.run.spec.config["env"], "env")
+    return safe_name("-".join([curve.task, *env.labels]))
 
 
 def _require_progress(kept: Path, curve: Curve) -> None:
@@ -327,16 +319,14 @@ def train_command(spec: RunSpec) -> str:
     Options are those in which it differs from its preset as that is today. A task that
     is code outside pombu is not made for this, and none of its options are named.
     """
-    env = spec.config["env"]
-    name = short_name(env["id"]) if find_entry(env["id"]) else env["id"]
+    env = from_json(EnvConfig, spec.config["env"], "env")
+    name = short_name(env.id) if find_entry(env.id) else env.id
     words = ["pombu", "train", "--algo", spec.algorithm, "--env", name]
     words += ["--preset", spec.preset, "--seed", str(spec.seed)]
     words += ["--total-steps", str(spec.total_steps)]
-    for name in ("horizon", "observation_noise", "alive_bonus"):
-        if env.get(name):
-            words += [f"--{name.replace('_', '-')}", f"{env[name]:g}"]
-    if not env.get("observe_y", True):
-        words.append("--no-observe-y")
+    for option, value in env.changed.items():
+        plain = f"{value:g}" if isinstance(value, float) else value
+        words += _flag(option.replace("_", "-"), plain)
     return shlex.join([*words, *_changes(spec)])
 
 

@@ -20,14 +20,15 @@ from pombu.algorithms.pets import learner as pets
 from pombu.algorithms.presets import preset
 from pombu.algorithms.slbo import learner as slbo
 from pombu.algorithms.steve import learner as steve
-from pombu.bench.timing import Work, take_turns
 from pombu.bench.workload import (
     SEED,
     TASK,
+    Work,
     backward_too,
     forward,
     products,
     random_episodes,
+    take_turns,
     tamed,
 )
 from pombu.data import learn_from

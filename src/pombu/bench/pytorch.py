@@ -177,7 +177,8 @@ def imagine(
         next_values = values_of(following)
         local = (reward + rules.returns.gamma * next_values).var(0, correction=0)
         mean_reward = reward.mean(0)
-        kept = (following.abs() <= rules.runaway).all(-1).all(0)
+        spread = normalise(following, dynamics.observation).abs()
+        kept = (spread <= rules.runaway).all(-1).all(0)
         kept &= local.isfinite() & mean_reward.isfinite()
         sound &= kept
         steps.append(

@@ -17,8 +17,7 @@ from pombu.bench.pytorch import (
     network,
     tensor,
 )
-from pombu.bench.timing import Work
-from pombu.bench.workload import Workload
+from pombu.bench.workload import Work, Workload
 from pombu.data import build_dataset, regression
 from pombu.parallel import usable_cores
 
@@ -76,19 +75,19 @@ def _fit(work: Workload) -> Work:
         )
         inputs, targets = regression(dataset, work.state.experience, False)
         training = [np.flatnonzero(~mask) for mask in dataset.validation]
-        held_out = [np.flatnonzero(mask) for mask in dataset.validation]
+        untouched = [np.flatnonzero(mask) for mask in dataset.validation]
         rows = torch.stack(
             [_rows(known, steps, config.batch_size) for known in training]
         )
-        judges = torch.stack(
-            [_judges(rows, config.validation_rows) for rows in held_out]
+        held_out = torch.stack(
+            [_held_out(rows, config.validation_rows) for rows in untouched]
         )
         return fit_ensemble(
             TorchEnsemble(work.state.ensemble),
             tensor(inputs),
             tensor(targets),
             rows.transpose(0, 1),
-            judges,
+            held_out,
             config,
             interval,
         )
@@ -103,7 +102,7 @@ def _rows(known: np.ndarray, steps: int, size: int) -> torch.Tensor:
     return torch.from_numpy(known)[order[: steps * size]].reshape(steps, size)
 
 
-def _judges(rows: np.ndarray, most: int) -> torch.Tensor:
+def _held_out(rows: np.ndarray, most: int) -> torch.Tensor:
     return torch.from_numpy(rows)[torch.randperm(len(rows))[:most]]
 
 

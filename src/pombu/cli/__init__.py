@@ -1,26 +1,27 @@
 """The `pombu` command: finds a subcommand, runs it, and reports errors in one line.
 
 Nothing heavy is imported until a subcommand needs it, so `pombu --help` stays quick. A
-subcommand `check-env` lives in `pombu.cli.check_env`, which holds a frozen dataclass
-`Command`: its fields are the flags, its docstring the help, and `run()` the work. A
-module whose flags depend on one another parses them itself, by
-`parse(arguments) -> Command`.
+subcommand `check-env` is the frozen dataclass `CheckEnv` of the module that `HOMES`
+names: its fields are the flags, its docstring the help, and `run()` the work. A command
+whose flags depend on one another has a function `parse_NAME(arguments)` there.
 """
 
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 from pombu._version import __version__
-from pombu.errors import PombuError, UsageError
+from pombu.errors import PombuError, RunError, UsageError
+from pombu.parallel import use_compilation_cache
 
 COMMANDS = {
     "train": "train a policy and keep everything about it in a run folder",
     "resume": "go on with an interrupted run, bit for bit",
     "evaluate": "measure a trained policy on real episodes",
-    "video": "film a trained policy",
+    "video": "record a video of a trained policy",
     "plot": "draw learning curves",
     "diagnose": "compare a run's learned dynamics with the real one",
     "model-study": "compare models by their error on the episodes of stored runs",
@@ -36,6 +37,15 @@ COMMANDS = {
     "doctor": "show what is installed, and what is missing",
 }
 
+HOMES = {
+    **dict.fromkeys(("evaluate", "export", "video"), "policies"),
+    **dict.fromkeys(("plot", "report", "results"), "analyses"),
+    **dict.fromkeys(("diagnose", "model-study"), "analyses"),
+    **dict.fromkeys(("envs", "presets", "check-env"), "lists"),
+    "resume": "train",
+}
+"""The module of a command, where it is not called like the command."""
+
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 
@@ -43,12 +53,18 @@ PIPE_CLOSED = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and give its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if "--debug" in arguments:
+        arguments.remove("--debug")
+        os.environ["POMBU_DEBUG"] = "1"
+    debug = bool(os.environ.get("POMBU_DEBUG"))
     try:
         code = dispatch(arguments)
         sys.stdout.flush()
         return code
     except PombuError as error:
-        return fail(str(error), error.exit_code)
+        if debug:
+            traceback.print_exc()
+        return fail(" ".join(str(error).split()), error.exit_code)
     except KeyboardInterrupt:
         return fail("interrupted", INTERRUPTED)
     except SystemExit as stop:
@@ -61,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     except Exception as error:
-        if os.environ.get("POMBU_DEBUG"):
+        if debug:
             raise
         return fail(unexpected(error), 1)
 
@@ -78,15 +94,28 @@ def dispatch(arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise UsageError(unknown(name))
     use_compilation_cache()
-    module = importlib.import_module(f"pombu.cli.{name.replace('-', '_')}")
-    if hasattr(module, "parse"):
-        command = module.parse(rest)
-    else:
-        from pombu.cli.parsing import parse
-
-        command = parse(module.Command, name, rest)
-    code: int = command.run()
+    command = read(name, rest)
+    try:
+        code: int = command.run()
+    except SystemExit as stop:
+        # Nothing of pombu ends by it: it comes from code that pombu was asked to use.
+        raise RunError(
+            f"the program was asked to exit (SystemExit: {stop.code}), as an "
+            "environment's code may do: it has to raise an error instead."
+        ) from stop
     return code
+
+
+def read(name: str, arguments: list[str]) -> Any:
+    """The command of this name, with its flags."""
+    from pombu.cli.parsing import parse
+
+    module = importlib.import_module(f"pombu.cli.{HOMES.get(name, name)}")
+    words = name.split("-")
+    own = getattr(module, f"parse_{'_'.join(words)}", None)
+    if own is not None:
+        return own(arguments)
+    return parse(getattr(module, "".join(map(str.capitalize, words))), name, arguments)
 
 
 def overview() -> str:
@@ -101,7 +130,8 @@ def overview() -> str:
             "",
             *lines,
             "",
-            "`pombu COMMAND --help` explains a command and gives examples.",
+            "`pombu COMMAND --help` explains a command and gives examples;",
+            "`--debug` shows the traceback of an error, an environment's own included.",
             "",
             "  pombu train --env HalfCheetah --preset fast --out runs/cheetah",
             "  pombu evaluate runs/cheetah --episodes 20",
@@ -134,23 +164,3 @@ def fail(sentence: str, code: int) -> int:
     """Print one line of error and give the exit code back."""
     print(f"pombu: {sentence}", file=sys.stderr)
     return code
-
-
-def use_compilation_cache() -> None:
-    """Let JAX keep compiled functions between runs.
-
-    `JAX_COMPILATION_CACHE_DIR` chooses the folder, and empty turns the cache off; the
-    default is `pombu/jax` under the user's cache folder. An unwritable folder is no
-    reason to fail: it only means compiling anew.
-    """
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
-        return
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(root) / "pombu" / "jax"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return
-    if os.access(folder, os.W_OK):
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
-        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Command:
+class Bench:
     """Measure how fast imagination, fit and update are on this machine.
 
     The sizes are the paper's HalfCheetah. Each is shown as a share of what large matrix

@@ -58,7 +58,7 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
+class Doctor:
     """Show versions, device, threads, rendering, free disk and optional extras.
 
     Says what is missing and how to get it. The exit code is 1 when something that

@@ -1,6 +1,7 @@
 """From a command's arguments to its dataclass, with usage errors in one sentence."""
 
 import contextlib
+import dataclasses
 import inspect
 import io
 import re
@@ -9,9 +10,33 @@ from typing import Any, TypeVar, get_origin
 
 import tyro
 
+from pombu.envs import EnvConfig
 from pombu.errors import UsageError
 
 C = TypeVar("C")
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvOptions(EnvConfig):
+    """Every option of `EnvConfig` as a flag; a command asks for the id in its own way.
+
+    As a field of a command: `options: Annotated[EnvOptions, tyro.conf.arg(name="")]`.
+    """
+
+    id: tyro.conf.Suppress[str] = EnvConfig.id
+    """Not a flag."""
+
+    def __post_init__(self) -> None:
+        """Leave the check of values to `of`, so that its errors are the command's."""
+
+    def of(self, name: str) -> EnvConfig:
+        """The environment with this id and these options."""
+        return EnvConfig(name, **self.options)
+
+
+ENV_OPTIONS = EnvOptions()
+"""The default options."""
+
 
 KINDS = {
     "{None}": "None",

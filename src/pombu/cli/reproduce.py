@@ -18,7 +18,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True)
-class Command:
+class Reproduce:
     """Repeat one of the paper's experiments and write its pictures and data.
 
     Every reproduction leaves PNG and PDF pictures, the data behind them with the

@@ -15,8 +15,8 @@ from pombu.studies.progress import RunProgress
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
-    """Have every run of a study file: algorithms x tasks x seeds x overrides.
+class Study:
+    """Train every run of a study file: algorithms x tasks x seeds x overrides.
 
     Runs that exist are skipped, interrupted ones resume, failed ones are named and do
     not stop the rest; the same command again goes on where it was stopped.
@@ -43,9 +43,8 @@ class Command:
 
     def run(self) -> int:
         """Run the study to its end."""
-        from pombu.studies.jobs import plan
         from pombu.studies.progress import watcher
-        from pombu.studies.study import run_study
+        from pombu.studies.study import plan, run_study
         from pombu.studies.study_file import read_study
 
         study = read_study(self.file, self.trust)
@@ -105,11 +104,11 @@ class Status:
         return 0
 
 
-def parse(arguments: Sequence[str]) -> Any:
+def parse_study(arguments: Sequence[str]) -> Any:
     """`pombu study status` is a command of its own."""
     if arguments and arguments[0] == "status":
         return parsing.parse(Status, "study status", arguments[1:])
-    return parsing.parse(Command, "study", arguments)
+    return parsing.parse(Study, "study", arguments)
 
 
 def study_folder(file: Path, out: str | None) -> Path:

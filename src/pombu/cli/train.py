@@ -1,23 +1,25 @@
-"""`pombu train`: learn a policy, and keep everything about it in a run folder."""
+"""`pombu train` and `resume`: learn a policy, and keep everything in a run folder."""
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 from rich.console import Console
 
+from pombu.agent.runs import algorithm_of
 from pombu.algorithms import presets, registry
 from pombu.algorithms.config import budget
 from pombu.cli import parsing
+from pombu.cli.parsing import ENV_OPTIONS, EnvOptions
 from pombu.data import read_logged
 from pombu.dynamics.model import require_reward
 from pombu.envs import (
     CATALOGUE,
     EnvConfig,
-    NoiseKind,
     Report,
     Task,
     check,
@@ -27,13 +29,14 @@ from pombu.envs import (
 )
 from pombu.errors import UsageError
 from pombu.files import safe_name
-from pombu.training import config_file
-from pombu.training.algorithm import begin_from
+from pombu.parallel import usable_cores
+from pombu.studies.worker import claimed_cores
+from pombu.training import checkpoint, config_file
 from pombu.training.callbacks import Callback, StopAfter, StopAtReturn
 from pombu.training.display import display
 from pombu.training.loggers import TensorBoard, WeightsAndBiases
 from pombu.training.loop import Result, learn
-from pombu.training.run import EVALUATION, Run, RunSpec, create, require_free
+from pombu.training.run import EVALUATION, Run, RunSpec, create, open_run, require_free
 
 C = TypeVar("C")
 ENV, ALGORITHM, PRESET = "HalfCheetah", "pombu", "fast"
@@ -44,7 +47,7 @@ TOLERATED = ("determinism", "start distribution")
 
 
 @dataclasses.dataclass(frozen=True)
-class Command(Generic[C]):
+class Train(Generic[C]):
     """Train a policy, and keep everything about it in a run folder.
 
     The preset gives every value of the config; each can be overridden by its flag.
@@ -72,20 +75,7 @@ class Command(Generic[C]):
     takes as many as the preset plans."""
     out: Path | None = None
     """A new run folder; None names it after the task under runs/."""
-    horizon: int | None = None
-    """Steps after which an episode is cut off; None keeps the task's own limit."""
-    observation_noise: float | None = None
-    """Size of the noise added to observations: a standard deviation, or a bound."""
-    noise_kind: NoiseKind | None = None
-    """`gaussian` on every observation, as in the paper's text, or `uniform` on all but
-    the first, as in its code."""
-    history: int | None = None
-    """Observations that model and policy see: the present one and those before it."""
-    alive_bonus: float | None = None
-    """Constant added to each step's reward of a pombu task."""
-    observe_y: bool = True
-    """Whether Ant observes its y position, as in the paper; the published code's Ant
-    does not."""
+    options: Annotated[EnvOptions, tyro.conf.arg(name="")] = ENV_OPTIONS
     data: Path | None = None
     """Logged transitions (.npz), or another run's folder, to learn from before the
     first real step."""
@@ -109,7 +99,7 @@ class Command(Generic[C]):
     def run(self) -> int:
         """Train to the end or until stopped."""
         config: Any = self.config
-        config = dataclasses.replace(config, env=self._environment(config.env))
+        config = dataclasses.replace(config, env=self.environment)
         out = self.out or self._folder(config.env)
         require_free(out)
         console = announce(f"Preparing {self.algo} on {config.env.id}.", self.json)
@@ -130,30 +120,27 @@ class Command(Generic[C]):
         logged = None if self.data is None else read_logged(self.data, task)
         for line in check_and_describe(task, config) if self.check else ():
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-        begin = None if logged is None else begin_from(algorithm, spec.seed, logged)
+        begin = (
+            None
+            if logged is None
+            else registry.begin_from(algorithm, spec.seed, logged)
+        )
         run = create(out, spec)
         result = learn(algorithm, spec.seed, spec.total_steps, callbacks, run, begin)
         return print_result(run, result, self.json)
 
-    def _environment(self, env: EnvConfig) -> EnvConfig:
-        given: dict[str, Any] = {
-            "horizon": self.horizon,
-            "observation_noise": self.observation_noise,
-            "noise_kind": self.noise_kind,
-            "history": self.history,
-            "alive_bonus": self.alive_bonus,
-        }
-        changes = {name: value for name, value in given.items() if value is not None}
-        if not self.observe_y:
-            changes["observe_y"] = False
-        return dataclasses.replace(env, id=resolve(env.id), **changes)
+    @property
+    def environment(self) -> EnvConfig:
+        """The environment with every option that was given."""
+        config: Any = self.config
+        return self.options.of(resolve(config.env.id))
 
     def _folder(self, env: EnvConfig) -> Path:
         safe = safe_name(short_name(env.id))
         return Path("runs") / f"{safe}-{self.algo}-{self.preset}-seed{self.seed}"
 
 
-def parse(arguments: Sequence[str]) -> Command[Any]:
+def parse_train(arguments: Sequence[str]) -> Train[Any]:
     """Read the flags; those that choose the preset first, for it gives the defaults."""
     if not arguments:
         raise UsageError(
@@ -170,12 +157,12 @@ def parse(arguments: Sequence[str]) -> Command[Any]:
     config = presets.preset(algo, preset, resolve(env), steps)
     refuse_foreign_options(arguments, algo)
     # The flags are the fields of this algorithm's config, known only now.
-    command: Any = Command[type(config)]
-    parsed: Command[Any] = parsing.parse(
+    command: Any = Train[type(config)]
+    parsed: Train[Any] = parsing.parse(
         command,
         "train",
         arguments,
-        default=Command(config, algo, preset),
+        default=Train(config, algo, preset, options=EnvOptions(**vars(config.env))),
         registry=environments_by_name(config.env),
     )
     return parsed
@@ -261,8 +248,13 @@ def _describe_sizes(task: Task) -> str:
         f"[{low:g}, {high:g}]" for low, high in zip(box.low, box.high, strict=True)
     }
     within = f"in {bounds.pop()}" if len(bounds) == 1 else "in bounds of their own"
+    flattened = ""
+    if task.layout is not None:
+        parts = getattr(task.layout, "spaces", ())
+        named = f" of {', '.join(parts)}" if isinstance(parts, dict) else ""
+        flattened = f" (flattened from a {type(task.layout).__name__}{named})"
     return (
-        f"{task.config.id}: {task.observation_dim} observed numbers, "
+        f"{task.config.id}: {task.observation_dim} observed numbers{flattened}, "
         f"actions of {task.action_dim} {within}, episodes of at most "
         f"{task.horizon} steps."
     )
@@ -379,3 +371,67 @@ def print_result(run: Run, result: Result[Any], json_output: bool) -> int:
             f"pombu evaluate {run.named} --episodes 100"
         )
     return code
+
+
+@contextlib.contextmanager
+def cores_as_before(run: Run) -> Iterator[None]:
+    """Keep to as many cores as the run had; the last digits may depend on them.
+
+    Where there are fewer now, the loop says so.
+    """
+    saved = checkpoint.newest(run.path)
+    if saved is None or saved.cores is None or saved.cores >= usable_cores():
+        yield
+        return
+    with claimed_cores(saved.cores):
+        yield
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    """Go on with an interrupted run from its last good checkpoint.
+
+    The result is the same, bit for bit, as if the run had never been interrupted. A
+    run that has no checkpoint yet starts again; one that is finished can be given more
+    steps.
+
+    Examples:
+      pombu resume runs/cheetah
+      pombu resume runs/cheetah --total-steps 300000
+    """
+
+    folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    total_steps: int | None = None
+    """Real steps to take in all, more or fewer than before; None keeps the run's own
+    number."""
+    env: str | None = None
+    """Repeat the environment's name where it is `module:factory`, to allow its code."""
+    target_return: float | None = None
+    """Stop once the mean real return reaches this value."""
+    max_minutes: float | None = None
+    """Stop after the iteration in which this much time has passed."""
+    json: bool = False
+    """Print one JSON object at the end; progress goes to standard error."""
+
+    def run(self) -> int:
+        """Train to the end or until stopped."""
+        run = open_run(self.folder)
+        # JAX counts its threads by the cores of the process, once, so none may be used
+        # before this process has as many as the run had.
+        with cores_as_before(run):
+            return self._resume(run)
+
+    def _resume(self, run: Run) -> int:
+        console = announce(f"Preparing to resume {run.path}.", self.json)
+        algorithm = algorithm_of(run, self.env)
+        if self.total_steps is not None:
+            budget(algorithm.config, lambda: algorithm.task.horizon, self.total_steps)
+        steps = run.spec.total_steps if self.total_steps is None else self.total_steps
+        spec = dataclasses.replace(run.spec, total_steps=steps)
+        callbacks = callbacks_of(console, spec, self.target_return, self.max_minutes)
+        if self.total_steps is not None:
+            with run.locked():
+                run = run.extend(self.total_steps)
+        result = learn(algorithm, run.spec.seed, run.spec.total_steps, callbacks, run)
+        return print_result(run, result, self.json)

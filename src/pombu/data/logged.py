@@ -16,6 +16,7 @@ Loose transitions may be given instead: `observations` and `next_observations`, 
 [n, ...]. An episode then also ends where the next row does not begin where it stopped.
 """
 
+import math
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -26,10 +27,15 @@ import numpy as np
 from safetensors import SafetensorError
 
 from pombu.data.episodes import EPISODES, from_bytes
-from pombu.envs import Episode, Task, stack_episode
+from pombu.envs import Episode, Task
+from pombu.envs.wrappers import stack_episode
 from pombu.errors import UsageError
 
+__all__ = ["read_logged", "write_logged"]
+
 NEEDED = ("observations", "actions", "rewards", "terminations", "truncations")
+READ = (*NEEDED, "next_observations")
+"""Other arrays of a file are left alone, however large they are."""
 
 
 def write_logged(path: str | Path, episodes: Sequence[Episode]) -> None:
@@ -132,6 +138,12 @@ def _own(path: Path, task: Task) -> list[Episode]:
             ) from None
     if not episodes:
         raise UsageError(f"{path} has no real episodes: give a run that has some.")
+    for episode in episodes:
+        for name in ("observations", "actions", "rewards"):
+            if not np.isfinite(getattr(episode, name)).all():
+                raise UsageError(
+                    f"{path} has {name} that are not finite: leave those episodes out."
+                )
     widths = {(e.observations.shape[1], e.actions.shape[1]) for e in episodes}
     fit = [{(dim, task.action_dim)} for dim in (task.observation_dim, task.frame_dim)]
     if widths not in fit:
@@ -150,14 +162,37 @@ def _read(path: Path) -> dict[str, np.ndarray]:
             return {
                 name.removesuffix(".npy"): _array(archive, name)
                 for name in archive.namelist()
+                if name.removesuffix(".npy") in READ
             }
-    except (OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except MemoryError:
+        raise UsageError(
+            f"{path} has arrays that do not fit into memory: give fewer transitions."
+        ) from None
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        OverflowError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise UsageError(
             f"{path} cannot be read ({error}): give an .npz file as np.savez writes it."
         ) from None
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    # A header may promise more than the file holds: room is made for what it has.
+    stored = archive.getinfo(name).file_size
+    with archive.open(name) as file:
+        if np.lib.format.read_magic(file) == (1, 0):
+            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        else:
+            shape, _, dtype = np.lib.format.read_array_header_2_0(file)
+        if dtype.hasobject:
+            raise ValueError(f"{name} holds Python objects")
+        if math.prod(shape) * dtype.itemsize > stored:
+            raise ValueError(f"{name} is shorter than its header says")
     with archive.open(name) as file:
         array: np.ndarray = np.lib.format.read_array(file)
     return array

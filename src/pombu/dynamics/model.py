@@ -139,6 +139,16 @@ class Dynamics(eqx.Module):
             ends = _checked("terminal", ended, following).astype(bool)
         return Step(following, rewards, ends)
 
+    def plausible(
+        self, states: Float[Array, "*b o"], runaway: float
+    ) -> Bool[Array, "*b"]:
+        """Whether states lie within so many standard deviations of the real data.
+
+        Each dimension is measured in its own unit, so that the limit means the same for
+        observations of 0.001 and of a million; what is not finite is not plausible.
+        """
+        return jnp.all(jnp.abs(self.observation.normalise(states)) <= runaway, -1)
+
     def unstack(self) -> "Dynamics":
         """The same dynamics for a loop that predicts at every step: see `Unstacked`."""
         apart = Unstacked(self.members.unstack())

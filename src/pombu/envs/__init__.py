@@ -7,28 +7,33 @@ import ctypes
 import os
 import sys
 
-from pombu.envs.catalogue import CATALOGUE as CATALOGUE
-from pombu.envs.catalogue import register as register
-from pombu.envs.checker import Finding as Finding
-from pombu.envs.checker import Report as Report
-from pombu.envs.checker import check as check
-from pombu.envs.collection import CollectionError as CollectionError
-from pombu.envs.collection import Episode as Episode
-from pombu.envs.collection import collect as collect
-from pombu.envs.collection import collect_rounds as collect_rounds
-from pombu.envs.config import EnvConfig as EnvConfig
-from pombu.envs.contract import Contract as Contract
-from pombu.envs.contract import without_termination as without_termination
-from pombu.envs.environment import ActionBox as ActionBox
-from pombu.envs.history import stack_episode as stack_episode
-from pombu.envs.lookup import in_one_line as in_one_line
-from pombu.envs.lookup import resolve as resolve
-from pombu.envs.lookup import short_name as short_name
-from pombu.envs.noise import NoiseKind as NoiseKind
-from pombu.envs.task import Task as Task
-from pombu.envs.task import config_of as config_of
-from pombu.envs.task import load as load
-from pombu.envs.task import make as make
+from pombu.envs.catalogue import CATALOGUE, register, resolve, short_name
+from pombu.envs.checker import Finding, Report, check
+from pombu.envs.collection import CollectionError, Episode, collect, collect_rounds
+from pombu.envs.config import EnvConfig
+from pombu.envs.contract import Contract, without_termination
+from pombu.envs.environment import ActionBox
+from pombu.envs.task import Task, load, make
+
+__all__ = [
+    "CATALOGUE",
+    "ActionBox",
+    "CollectionError",
+    "Contract",
+    "EnvConfig",
+    "Episode",
+    "Finding",
+    "Report",
+    "Task",
+    "check",
+    "collect",
+    "collect_rounds",
+    "load",
+    "make",
+    "resolve",
+    "short_name",
+    "without_termination",
+]
 
 
 def _choose_renderer() -> None:

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from pombu.envs.catalogue import Env, in_one_line
 from pombu.envs.contract import Contract, Part
 from pombu.envs.environment import Array32
-from pombu.envs.history import StackedContract
-from pombu.envs.lookup import Env, in_one_line
 from pombu.envs.task import Task
+from pombu.envs.wrappers import StackedContract
 from pombu.errors import UsageError
 
 Verdict = Literal["pass", "warn", "fail"]

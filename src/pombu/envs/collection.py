@@ -4,6 +4,8 @@
 environment one after the other; both give the same episodes.
 """
 
+import contextlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -14,10 +16,10 @@ import numpy.typing as npt
 from gymnasium.utils import seeding
 from jaxtyping import Float
 
+from pombu.envs.catalogue import find_entry, in_one_line
 from pombu.envs.environment import Array32, Array64, TaskEnv, to_float32
-from pombu.envs.history import first_stack, next_stack
-from pombu.envs.lookup import find_entry
 from pombu.envs.task import Task
+from pombu.envs.wrappers import first_stack, next_stack
 from pombu.errors import RunError, UsageError
 
 Rows = npt.NDArray[np.intp]
@@ -174,7 +176,9 @@ class SequentialStepper:
     def close(self) -> None:
         """Close the environments."""
         for env in self._envs:
-            env.close()
+            # The episodes are here already, and they are what counts.
+            with contextlib.suppress(Exception):
+                env.close()
 
     def _each(self, rows: Sequence[int], one: Any) -> Outcome:
         done: list[int] = []
@@ -183,8 +187,10 @@ class SequentialStepper:
         for row in rows:
             try:
                 observation, *rest = one(row)
-            except Exception as error:
-                fault = fault or f"raised {type(error).__name__}: {error}"
+            except (Exception, SystemExit) as error:
+                if os.environ.get("POMBU_DEBUG"):
+                    raise
+                fault = fault or f"raised {in_one_line(error)}"
                 continue
             if any(map(np.ndim, rest)):
                 reward, terminated, truncated = map(np.shape, rest)

@@ -1,29 +1,78 @@
-"""How a user names an environment and its options."""
+"""How a user names an environment and its options, and the noise on observations."""
 
+import dataclasses
 import math
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, get_args
 
-from pombu.envs.noise import Noise, NoiseKind
-from pombu.errors import UsageError
+import numpy as np
+import numpy.typing as npt
+
+from pombu.errors import Amount, Finite, Range, Steps, UsageError, require_ranges
+
+NoiseKind = Literal["gaussian", "uniform"]
+"""`gaussian`: normal with the given standard deviation on every observation, the first
+included (the paper's text). `uniform`: between plus and minus the given number, and the
+first observation of an episode is clean (the published code)."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How much noise there is on observations, and of which kind."""
+
+    size: float = 0.0
+    kind: NoiseKind = "gaussian"
+
+    @property
+    def on_first(self) -> bool:
+        """Whether the first observation of an episode has it too."""
+        return self.size > 0 and self.kind == "gaussian"
+
+    def draw(
+        self, rng: np.random.Generator, shape: tuple[int, ...]
+    ) -> npt.NDArray[np.float64]:
+        """Independent noise of this shape."""
+        if self.kind == "uniform":
+            return self.size * rng.uniform(-1.0, 1.0, shape)
+        return self.size * rng.standard_normal(shape)
+
+    def draw_episode(
+        self, rng: np.random.Generator, steps: int, dim: int
+    ) -> npt.NDArray[np.float64]:
+        """[steps + 1, dim] what an episode's observations have, drawn in their order.
+
+        Equal to drawing them one by one.
+        """
+        if self.on_first:
+            return self.draw(rng, (steps + 1, dim))
+        return np.concatenate([np.zeros((1, dim)), self.draw(rng, (steps, dim))])
+
+
+NO_NOISE = Noise()
+"""Clean observations."""
 
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """Which environment to learn in."""
+    """Which environment to learn in.
+
+    Every field but the id is an option. Flags of `pombu train` and `pombu check-env`,
+    keys of study files, names of run folders and results pages follow from the fields:
+    a new option is a field here, the place where it acts, and its test.
+    """
 
     id: str = "pombu/HalfCheetah-v0"
     """A task of pombu (`HalfCheetah` is short for `pombu/HalfCheetah-v0`), any
     Gymnasium id, or `module:factory` where `factory()` returns an environment."""
 
-    horizon: int | None = None
+    horizon: Steps | None = field(default=None, metadata={"short": "h"})
     """Steps after which an episode is cut off; None keeps the environment's limit."""
 
-    observation_noise: float = 0.0
+    observation_noise: Amount = field(default=0.0, metadata={"short": "noise"})
     """Size of the noise added to observations; rewards still come from the clean
     state."""
 
-    alive_bonus: float | None = None
+    alive_bonus: Finite | None = field(default=None, metadata={"short": "alive"})
     """Constant added to each step's reward of a pombu task; None is the paper's formula
     (0). The published Ant and Walker2d numbers were made with 1."""
 
@@ -37,23 +86,38 @@ class EnvConfig:
     `observation_noise`, and an episode's first observation is clean (published code).
     """
 
-    history: int = 1
+    history: Annotated[int, Range("[1, 1000]")] = 1
     """Observations that model and policy see: the present one and those before it,
     newest first. An episode begins with its first one repeated."""
 
     def __post_init__(self) -> None:
-        if self.horizon is not None and self.horizon < 1:
-            raise UsageError(
-                f"horizon is {self.horizon}, but an episode needs at least one step: "
-                "give a horizon of 1 or more."
-            )
-        if self.history < 1:
-            raise UsageError(
-                f"history is {self.history}, but a state has at least one observation: "
-                "give 1 for the present one alone."
-            )
+        require_ranges(self)
         require_noise(self.observation_noise, self.noise_kind)
         require_bonus(self.alive_bonus)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Every option by its name, and its value; the id is none."""
+        named = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        del named["id"]
+        return named
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The options whose values are not the default ones."""
+        usual = EnvConfig().options
+        return {k: value for k, value in self.options.items() if value != usual[k]}
+
+    @property
+    def labels(self) -> list[str]:
+        """One word per changed option, for names of folders: `h1000`, `noise0.1`."""
+        fields = {one.name: one for one in dataclasses.fields(self)}
+        words = []
+        for name, value in self.changed.items():
+            short = fields[name].metadata.get("short", name)
+            is_number = type(value) in (int, float)
+            words.append(f"{short}{value:g}" if is_number else f"{short}{value}")
+        return words
 
     @property
     def noise(self) -> Noise:

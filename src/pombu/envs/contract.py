@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from jaxtyping import Bool, Float
 
 from pombu.envs.catalogue import LocomotionSpec
-from pombu.envs.noise import NO_NOISE, Noise
+from pombu.envs.config import NO_NOISE, Noise
 from pombu.errors import UsageError
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ import numpy.typing as npt
 from mujoco import rollout
 
 from pombu.envs.catalogue import locomotion_spec
-from pombu.envs.config import require_bonus, require_noise, require_y
+from pombu.envs.config import Noise, NoiseKind, require_bonus, require_noise, require_y
 from pombu.envs.contract import LocomotionContract
 from pombu.envs.environment import Array64, TaskEnv
-from pombu.envs.noise import Noise, NoiseKind
 from pombu.errors import RunError
 from pombu.parallel import usable_cores
 

@@ -1,5 +1,6 @@
 """Describe, make and check the environment that a user named."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,14 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from pombu.envs.catalogue import CATALOGUE, Entry
+from pombu.envs.catalogue import (
+    CATALOGUE,
+    Entry,
+    Env,
+    find_entry,
+    make_foreign,
+    resolve,
+)
 from pombu.envs.config import EnvConfig, require_y
 from pombu.envs.contract import (
     FUNCTIONS,
@@ -20,9 +28,13 @@ from pombu.envs.contract import (
     known_functions,
 )
 from pombu.envs.environment import ActionBox
-from pombu.envs.history import StackedContract, StackedObservation
-from pombu.envs.lookup import Env, find_entry, make_foreign, resolve
-from pombu.envs.wrappers import FlatObservation, NoisyObservation
+from pombu.envs.unnamed import copies_of, remember
+from pombu.envs.wrappers import (
+    FlatObservation,
+    NoisyObservation,
+    StackedContract,
+    StackedObservation,
+)
 from pombu.errors import UsageError
 
 HORIZON_WITHOUT_LIMIT = 1000
@@ -55,6 +67,9 @@ class Task:
     learned from real data."""
     observation_shape: tuple[int, ...] | None = None
     """Of the environment's own observations; None is a flat one."""
+    layout: spaces.Space[Any] | None = dataclasses.field(default=None, compare=False)
+    """The environment's own observation space where it is no Box, such as a Dict: what
+    pombu sees is flattened as Gymnasium does it."""
 
     @property
     def known(self) -> frozenset[str]:
@@ -71,19 +86,27 @@ class Task:
         return make(self.config, render_mode)
 
 
-def config_of(env: str | EnvConfig | Callable[[], Any]) -> EnvConfig:
-    """What the user gave for an environment, as a config."""
+def config_of(env: str | EnvConfig | Callable[..., Any] | Env) -> EnvConfig:
+    """What the user gave for an environment, as a config.
+
+    A function or class of a module is named by it. Anything else, such as a lambda or
+    an environment itself, is known to this process alone: see `unnamed.remember`.
+    """
     if isinstance(env, EnvConfig):
         return env
     if isinstance(env, str):
         return EnvConfig(id=env)
+    if isinstance(env, gymnasium.Env):
+        return EnvConfig(id=remember(copies_of(env), type(env.unwrapped).__name__))
+    if not callable(env):
+        raise UsageError(
+            f"The environment is a {type(env).__name__}: give an id, `module:factory`, "
+            "a gymnasium.Env, or a function or class that makes one."
+        )
     name = getattr(env, "__qualname__", "")
     if not name or "<" in name:
-        raise UsageError(
-            f"The environment is a {type(env).__name__}, but pombu makes as many as it "
-            "needs: give an id, `module:factory`, or a function of a module that "
-            "returns a new environment."
-        )
+        inner = getattr(env, "func", env)
+        return EnvConfig(id=remember(env, getattr(inner, "__name__", "factory")))
     return EnvConfig(id=f"{env.__module__}:{name}")
 
 
@@ -104,9 +127,12 @@ def load(config: EnvConfig | str, **overrides: Any) -> Task:
             action_box=box,
             contract=_stacked(_contract(env), env, config.history),
             observation_shape=_observation_shape(env) if config.history == 1 else None,
+            layout=_layout(env),
         )
     finally:
-        env.close()
+        # What there was to learn of the environment is learned.
+        with contextlib.suppress(Exception):
+            env.close()
 
 
 def make(config: EnvConfig, render_mode: str | None = None) -> Env:
@@ -131,6 +157,11 @@ def _make_foreign(name: str, config: EnvConfig, render_mode: str | None) -> Env:
             "them out."
         )
     env = make_foreign(name, config.horizon, render_mode)
+    for kind in ("observation_space", "action_space"):
+        if getattr(env, kind, None) is None:
+            raise UsageError(
+                f"{name} has no {kind}: set self.{kind} in the environment's __init__."
+            )
     _require_observation_box(name, env.observation_space)
     action_box(name, env.action_space)
     limit = time_limit(env)
@@ -187,6 +218,17 @@ def _observation_shape(env: Env) -> tuple[int, ...] | None:
     return layer.observation_space.shape
 
 
+def _layout(env: Env) -> spaces.Space[Any] | None:
+    """The observation space that was flattened, if it was no Box."""
+    layer = env
+    while isinstance(layer, gymnasium.Wrapper):
+        if isinstance(layer, FlatObservation):
+            space = layer.env.observation_space
+            return None if isinstance(space, spaces.Box) else space
+        layer = layer.env
+    return None
+
+
 def _contract(env: Env) -> Contract | None:
     """The attribute `contract` of the environment or of one of its wrappers.
 
@@ -218,11 +260,21 @@ def _stacked(contract: Contract | None, env: Env, history: int) -> Contract | No
 
 
 def _require_observation_box(name: str, space: spaces.Space[Any]) -> None:
-    if not isinstance(space, spaces.Box):
+    flat = spaces.flatten_space(space) if space.is_np_flattenable else space
+    if not isinstance(flat, spaces.Box):
         raise UsageError(
-            f"{name} has the observation space {space}, but pombu takes a Box of "
-            "numbers: wrap it with gymnasium.wrappers.FlattenObservation and pass "
-            "module:factory."
+            f"{name} has the observation space {space}, but pombu takes numbers: a "
+            "Box, or a Dict or Tuple of such; wrap it with a "
+            "gymnasium.ObservationWrapper and pass module:factory."
+        )
+    _require_entries(name, "observation", flat)
+
+
+def _require_entries(name: str, kind: str, space: spaces.Box) -> None:
+    if 0 in space.shape:
+        raise UsageError(
+            f"{name} has the {kind} space {space} without any entries: give it at "
+            "least one."
         )
 
 
@@ -234,6 +286,7 @@ def action_box(name: str, space: spaces.Space[Any]) -> ActionBox:
             "wrap it with a gymnasium.ActionWrapper that turns a float vector into its "
             "actions and pass module:factory."
         )
+    _require_entries(name, "action", space)
     if not space.is_bounded("both"):
         raise UsageError(
             f"{name} has the action space {space} with infinite bounds, but pombu maps "

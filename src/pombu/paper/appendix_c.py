@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
-from pombu.analysis import artifacts
+from pombu.analysis import plots
 from pombu.analysis.plots import BLACK, BLUE, GREEN, GREY, VERMILLION, grid, style
 from pombu.paper.experiments import Profile, Reproduction
-from pombu.paper.outputs import write_provenance
+from pombu.paper.reproduce import write_provenance
 from pombu.uncertainty.tabular import (
     chain,
     exact_bound,
@@ -60,9 +60,9 @@ def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
     curves = [solve(H) for H in settings.horizons]
     summary = {f"H={c.horizon}": c.end for c in curves}
     with style():
-        artifacts.save_figure(draw_bounds(curves), out, "appendix-c")
-        artifacts.save_figure(draw_chain(settings.drawn_chain), out, "possible-mdps")
-    artifacts.write_csv(
+        plots.save_figure(draw_bounds(curves), out, "appendix-c")
+        plots.save_figure(draw_chain(settings.drawn_chain), out, "possible-mdps")
+    plots.write_csv(
         out / "appendix-c.csv",
         ("horizon", "state", "D", "W", "U", "B"),
         [
@@ -71,7 +71,7 @@ def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
             for i in range(c.horizon + 1)
         ],
     )
-    artifacts.write_json(out / "summary.json", summary)
+    plots.write_json(out / "summary.json", summary)
     write_provenance(out, "appendix-c", profile, settings)
     return summary
 

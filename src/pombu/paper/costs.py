@@ -13,17 +13,15 @@ from typing import Any
 
 from pombu.algorithms.presets import horizon_of
 from pombu.algorithms.registry import ALGORITHMS
-from pombu.analysis import artifacts
-from pombu.analysis.artifacts import markdown_table
+from pombu.analysis import plots
 from pombu.analysis.curves import Curve, find_curves
-from pombu.analysis.plots import style, thousands
+from pombu.analysis.plots import markdown_table, style, thousands
 from pombu.envs import CATALOGUE
 from pombu.paper.drawing import draw_table
 from pombu.paper.experiments import Profile, Reproduction
-from pombu.paper.outputs import write_provenance
 from pombu.paper.panel_runs import Request
-from pombu.paper.reproduce import PAGES, find, names
-from pombu.studies.jobs import Job, longest
+from pombu.paper.reproduce import PAGES, find, names, write_provenance
+from pombu.studies.study import Job, longest
 from pombu.training.run import VERSIONS
 
 HEADER = ("method", "task", "H", "runs", "real", "imagined", "core-hours")
@@ -90,12 +88,12 @@ def reproduce_from(request: Request) -> dict[str, Any]:
     measured = [*{replace(one, run=""): one for one in every}.values()]
     costs = count(_jobs(request.profile), measured)
     out = request.out
-    artifacts.write_json(out / "measured.json", measured)
-    artifacts.write_json(out / "costs.json", costs)
+    plots.write_json(out / "measured.json", measured)
+    plots.write_json(out / "costs.json", costs)
     rows = [_row(cost) for cost in costs]
-    artifacts.write_csv(out / "costs.csv", HEADER, rows)
+    plots.write_csv(out / "costs.csv", HEADER, rows)
     with style():
-        artifacts.save_figure(draw_table(HEADER, rows), out, "costs")
+        plots.save_figure(draw_table(HEADER, rows), out, "costs")
     sources = tuple(sorted(one.run for one in measured))
     settings = CostSettings(request.profile, sources)
     write_provenance(out, "costs", request.profile, settings)
@@ -190,7 +188,7 @@ def count(jobs: Iterable[Job], measured: Sequence[MeasuredRun]) -> list[Cost]:
     """The jobs of every method and task together, by horizon, task and method."""
     groups: dict[tuple[str, str, int], list[Job]] = {}
     for job in jobs:
-        key = (job.algorithm, job.task, horizon_of(job.task, job.horizon))
+        key = (job.algorithm, job.task, horizon_of(job.task, job.env.horizon))
         groups.setdefault(key, []).append(job)
     found = []
     for (algorithm, task, horizon), alike in groups.items():
@@ -225,7 +223,7 @@ def measure(curve: Curve) -> MeasuredRun:
 
 def planned_imagined_steps(job: Job) -> int | None:
     """Steps in the learned dynamics, from the config; None where runs decide it."""
-    config, horizon = job.config(), horizon_of(job.task, job.horizon)
+    config, horizon = job.config(), horizon_of(job.task, job.env.horizon)
     if job.algorithm in ("sac", "ppo"):
         return 0
     updates = {

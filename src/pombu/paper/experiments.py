@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from matplotlib.figure import Figure
 
 from pombu.algorithms.presets import horizon_of
+from pombu.analysis.curves import Curve
 from pombu.analysis.plots import (
     BLACK,
     BLUE,
@@ -24,7 +25,9 @@ from pombu.analysis.plots import (
     VERMILLION,
 )
 from pombu.analysis.results_page import Published
-from pombu.studies.jobs import Job
+from pombu.envs import EnvConfig
+from pombu.studies.study import Job
+from pombu.training.config_file import from_json
 
 if TYPE_CHECKING:
     from pombu.paper.panel_runs import Request, Results
@@ -58,18 +61,20 @@ class Panel:
     """Arms on one task."""
 
     title: str
-    task: str
+    env: EnvConfig
     arms: tuple[Arm, ...]
     total_steps: int
     seeds: tuple[int, ...] = (0, 1, 2)
     preset: Profile = "paper"
-    horizon: int | None = None
-    observation_noise: float = 0.0
-    alive_bonus: float | None = None
     published: Mapping[str, Published] = field(default_factory=dict)
     """The paper's own numbers, by the arm's label."""
     paper_seeds: int = 3
     """How many the paper has; fewer are marked."""
+
+    @property
+    def task(self) -> str:
+        """The environment's id as it was given."""
+        return self.env.id
 
     def jobs(self, arm: Arm) -> list[Job]:
         """The runs of an arm."""
@@ -85,13 +90,10 @@ class Panel:
         steps = self.steps(arm)
         job = Job(
             algorithm=arm.algorithm,
-            task=self.task,
+            env=self.env,
             seed=seed,
             preset=self.preset,
             total_steps=steps,
-            horizon=self.horizon,
-            observation_noise=self.observation_noise,
-            alive_bonus=self.alive_bonus,
             overrides=arm.overrides,
         )
         return replace(job, overrides=(*arm.overrides, *decay(job, steps)))
@@ -107,7 +109,7 @@ def decay(job: Job, steps: int) -> tuple[tuple[str, int], ...]:
     config = job.config()
     if config.learning_rate == config.final_learning_rate:
         return ()
-    horizon = horizon_of(job.task, job.horizon)
+    horizon = horizon_of(job.task, job.env.horizon)
     return (("iterations", config.iterations_for(steps, horizon)),)
 
 
@@ -117,7 +119,7 @@ class Item:
 
     panels: Callable[[Profile], Sequence[Panel]]
     draw: Callable[["Results"], Mapping[str, Figure]]
-    """Pictures by the ending of their file's name; the item's own has none."""
+    """Pictures by the suffix of their file's name; the item's own has none."""
     metrics: tuple[str, ...] = ("return_real", "return_deterministic")
     """Columns of the runs that go into the item's data."""
     numbers: Callable[["Results"], Mapping[str, Any]] = lambda results: {}
@@ -159,12 +161,12 @@ def at(
         return replace(
             panel, arms=kept, total_steps=steps, seeds=tuple(seeds), preset="fast"
         )
+    long = panel.env.horizon is not None
+    horizon = SMOKE_HORIZON if long else None
     return replace(
         panel,
-        task=STAND_IN,
-        total_steps=SMOKE_STEPS if panel.horizon is None else 2 * SMOKE_STEPS,
-        horizon=None if panel.horizon is None else SMOKE_HORIZON,
-        alive_bonus=None,
+        env=replace(panel.env, id=STAND_IN, horizon=horizon, alive_bonus=None),
+        total_steps=2 * SMOKE_STEPS if long else SMOKE_STEPS,
         seeds=(0, 1),
         preset="smoke",
         published={},
@@ -210,3 +212,89 @@ def alpha_arms(values: Sequence[float]) -> tuple[Arm, ...]:
         Arm(f"α = {value:g}", "pombu", shades[i], lines[i], (("alpha", value),))
         for i, value in enumerate(values)
     )
+
+
+PUBLISHED_1: dict[str, Published] = {
+    "pombu": Published(852, 21, 12.05, 1.2e8),
+    "meppo": Published(449, 226, 10.17, 8e7),
+    "metrpo": Published(483, 136, 6.35, 5e7),
+    "slbo": Published(704, 70, 3.91, 1e7),
+    "sac": Published(615, 64, 0.87, 0.0),
+    "ppo": Published(-38, 16, 0.04, 0.0),
+}
+"""HalfCheetah, H = 200, 2e5 real steps."""
+
+PUBLISHED_1_MAX: dict[str, Published] = {
+    "sac": Published(741, 88, 4.18, 0.0, 9.89e5),
+    "ppo": Published(218, 63, 0.19, 0.0, 9.78e5),
+}
+"""The best of about 1e6 real steps."""
+
+PUBLISHED_2: dict[str, dict[str, Published]] = {
+    "Ant": {
+        "pombu": Published(2010, 91),
+        "steve": Published(552, 190),
+        "mbmpo": Published(706, 147),
+        "slbo": Published(728, 123),
+        "metrpo": Published(282, 18),
+        "pets": Published(1852, 141),
+    },
+    "HalfCheetah": {
+        "pombu": Published(3672, 8),
+        "steve": Published(7965, 1719),
+        "mbmpo": Published(3639, 1186),
+        "slbo": Published(1098, 166),
+        "metrpo": Published(2284, 900),
+        "pets": Published(2795, 880),
+    },
+    "Swimmer": {
+        "pombu": Published(144.4, 22.6),
+        "steve": Published(149, 81),
+        "mbmpo": Published(85.0, 98.9),
+        "slbo": Published(41.6, 18.4),
+        "metrpo": Published(30.1, 9.7),
+        "pets": Published(22.1, 25.2),
+    },
+    "Walker2d": {
+        "pombu": Published(-565, 129),
+        "steve": Published(-26, 328),
+        "mbmpo": Published(-1546, 217),
+        "slbo": Published(-1278, 428),
+        "metrpo": Published(-1609, 658),
+        "pets": Published(260, 537),
+    },
+}
+"""H = 1000, 2e5 real steps, with an alive bonus of 1 for Ant and Walker2d."""
+
+RANDOM: dict[str, float] = {
+    "Ant": 473.8,
+    "HalfCheetah": -288.3,
+    "Swimmer": 1.2,
+    "Walker2d": -2456.9,
+}
+"""Return of random actions at H = 1000, in the benchmark that Table 2 quotes."""
+
+UNCERTAINTY_MINUTES = 1.4
+"""Time that the paper's POMBU spends on the uncertainty, HalfCheetah, H = 200."""
+
+
+def alive_bonus(task: str) -> float | None:
+    """The bonus per step in the published code, which the paper's rewards leave out."""
+    return 1.0 if task in ("Ant", "Walker2d") else None
+
+
+def published_for(curve: Curve) -> Mapping[str, Published]:
+    """The numbers that a run can be compared with, by algorithm; none for most tasks.
+
+    Task, horizon and alive bonus must be the paper's, and no other option set, but that
+    Ant may observe its y position or not.
+    """
+    task = curve.task
+    env = from_json(EnvConfig, curve.run.spec.config["env"], "env")
+    if set(env.changed) - {"horizon", "alive_bonus", "observe_y"}:
+        return {}
+    if task == "HalfCheetah" and env.horizon in (None, 200):
+        return PUBLISHED_1
+    if env.horizon == 1000 and env.alive_bonus == alive_bonus(task):
+        return PUBLISHED_2.get(task, {})
+    return {}

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pombu.analysis.plots import BLACK, BLUE, VERMILLION, grid, thousands
+from pombu.envs import EnvConfig
 from pombu.paper.drawing import (
     STAND_IN_NOTE,
     add_legend,
@@ -27,6 +28,9 @@ from pombu.paper.experiments import (
     POMBU,
     PPO,
     PPO_MAX,
+    PUBLISHED_1,
+    PUBLISHED_1_MAX,
+    PUBLISHED_2,
     SAC,
     SAC_MAX,
     SLBO,
@@ -36,12 +40,12 @@ from pombu.paper.experiments import (
     Panel,
     Profile,
     Reproduction,
+    alive_bonus,
     alpha_arms,
     at,
     published_by_label,
 )
 from pombu.paper.panel_runs import Group, Results
-from pombu.paper.published import TABLE_1, TABLE_1_MAX, TABLE_2, alive_bonus
 
 TASK_STEPS = {
     "HalfCheetah": 200_000,
@@ -88,16 +92,17 @@ def task_panels(profile: Profile) -> list[Panel]:
 
     The paper prints numbers for HalfCheetah alone.
     """
-    numbers = {"HalfCheetah": published_by_label(ALL_METHODS, TABLE_1, TABLE_1_MAX)}
+    numbers = {
+        "HalfCheetah": published_by_label(ALL_METHODS, PUBLISHED_1, PUBLISHED_1_MAX)
+    }
     return [
         at(
             profile,
             Panel(
                 task,
-                task,
+                EnvConfig(task, alive_bonus=alive_bonus(task)),
                 ALL_METHODS,
                 steps,
-                alive_bonus=alive_bonus(task),
                 published=numbers.get(task, {}),
             ),
             FAST_STEPS.get(task, 100_000),
@@ -109,7 +114,8 @@ def task_panels(profile: Profile) -> list[Panel]:
 
 def alpha_panels(profile: Profile) -> list[Panel]:
     """Figure 3 and Appendix D: one panel, with an arm per alpha."""
-    panel = Panel("HalfCheetah, H = 200", "HalfCheetah", alpha_arms(ALPHAS), 200_000)
+    env = EnvConfig("HalfCheetah")
+    panel = Panel("HalfCheetah, H = 200", env, alpha_arms(ALPHAS), 200_000)
     return [at(profile, panel, seeds=(0, 1))]
 
 
@@ -117,7 +123,7 @@ def exploration_panels(profile: Profile) -> list[Panel]:
     """Figure 4: one panel; its picture has a second one beside it."""
     panel = Panel(
         "HalfCheetah, H = 200",
-        "HalfCheetah",
+        EnvConfig("HalfCheetah"),
         FAST_EXPLORATION_ARMS if profile == "fast" else EXPLORATION_ARMS,
         200_000,
         seeds=tuple(range(EXPLORATION_SEEDS)),
@@ -129,10 +135,10 @@ def exploration_panels(profile: Profile) -> list[Panel]:
 def robustness_panels(profile: Profile) -> list[Panel]:
     """Figure 5: noise, and a long horizon."""
     arms = (POMBU, METRPO)
-    noisy = Panel(
-        "HalfCheetah, σ = 0.1", "HalfCheetah", arms, 200_000, observation_noise=0.1
-    )
-    long = Panel("HalfCheetah, H = 1000", "HalfCheetah", arms, 200_000, horizon=1000)
+    env = EnvConfig("HalfCheetah")
+    noise, horizon = replace(env, observation_noise=0.1), replace(env, horizon=1000)
+    noisy = Panel("HalfCheetah, σ = 0.1", noise, arms, 200_000)
+    long = Panel("HalfCheetah, H = 1000", horizon, arms, 200_000)
     return [at(profile, noisy), at(profile, long)]
 
 
@@ -144,10 +150,9 @@ def noise_panels(profile: Profile) -> list[Panel]:
             profile,
             Panel(
                 f"σ = {noise:g}, against {other.label}",
-                "HalfCheetah",
+                EnvConfig("HalfCheetah", observation_noise=noise),
                 (POMBU, other),
                 200_000,
-                observation_noise=noise,
             ),
         )
         for noise, other in compared
@@ -162,12 +167,10 @@ def long_panels(profile: Profile) -> list[Panel]:
             profile,
             Panel(
                 f"{task}, H = 1000",
-                task,
+                EnvConfig(task, horizon=1000, alive_bonus=alive_bonus(task)),
                 arms,
                 200_000,
-                horizon=1000,
-                alive_bonus=alive_bonus(task),
-                published=published_by_label(arms, TABLE_2[task]),
+                published=published_by_label(arms, PUBLISHED_2[task]),
             ),
             steps=200_000,
         )
@@ -180,12 +183,9 @@ def uncertainty_panels(profile: Profile) -> list[Panel]:
 
     At the paper's scale they have the recommended presets, too.
     """
-    planned = Panel(
-        "PETS", "HalfCheetah", (PETS, PETS_U), total_steps=20_000, preset="fast"
-    )
-    expanded = Panel(
-        "STEVE", "HalfCheetah", (STEVE, STEVE_U), total_steps=50_000, preset="fast"
-    )
+    env = EnvConfig("HalfCheetah")
+    planned = Panel("PETS", env, (PETS, PETS_U), total_steps=20_000, preset="fast")
+    expanded = Panel("STEVE", env, (STEVE, STEVE_U), total_steps=50_000, preset="fast")
     return [at(profile, planned, 10_000), at(profile, expanded, 20_000)]
 
 

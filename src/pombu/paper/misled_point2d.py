@@ -38,16 +38,16 @@ from pombu.algorithms.steve.expansion import (
     init_model,
     target_samples,
 )
-from pombu.analysis import artifacts
+from pombu.analysis import plots
 from pombu.analysis.plots import BLUE, GREY, VERMILLION, grid, style
 from pombu.data import Transitions, learn_from
 from pombu.dynamics.ensemble import predict
 from pombu.dynamics.gaussian import fit_gaussian
 from pombu.envs import Episode, Task, collect, load
-from pombu.envs.point import ACTION_BOUND
+from pombu.envs.environment import ACTION_BOUND
 from pombu.nn import Descent, gradient_step
 from pombu.paper.experiments import Profile, Reproduction
-from pombu.paper.outputs import write_provenance
+from pombu.paper.reproduce import write_provenance
 from pombu.parallel import jit
 from pombu.rng import Keys
 
@@ -96,11 +96,11 @@ def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
         "point-steve": (("seed", "where", "target", "rms_error", "bias"), targets),
     }
     for name, (columns, rows) in tables.items():
-        artifacts.write_csv(out / f"{name}.csv", columns, rows)
+        plots.write_csv(out / f"{name}.csv", columns, rows)
     with style():
-        artifacts.save_figure(draw(planned, targets), out, "uncertainty-inside")
+        plots.save_figure(draw(planned, targets), out, "uncertainty-inside")
     numbers = summary(planned, targets)
-    artifacts.write_json(out / "summary.json", numbers)
+    plots.write_json(out / "summary.json", numbers)
     write_provenance(out, "uncertainty-inside", profile, settings)
     return numbers
 
@@ -321,8 +321,8 @@ def misled_planner(config: PETSConfig, task: Task, steps: int, seed: int) -> pet
     known = pets.State(
         **{**vars(state), "ensemble": ensemble, "experience": experience}
     )
-    judged, _ = learner.improve(known, _optimal_episodes(task), Keys(seed, 0))
-    return judged
+    trained, _ = learner.improve(known, _optimal_episodes(task), Keys(seed, 0))
+    return trained
 
 
 def optimal(observations: np.ndarray) -> np.ndarray:

@@ -9,13 +9,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pombu.analysis.artifacts import markdown_table
+from pombu.analysis.plots import markdown_table
 from pombu.errors import UsageError
 from pombu.paper.experiments import Profile, Reproduction
-from pombu.paper.outputs import LINE
 from pombu.paper.point_experiment import FLAT, TIMED, stage_title
 from pombu.paper.point_figures import TITLES
-from pombu.paper.reproduce import PAGES, find, names
+from pombu.paper.reproduce import LINE, PAGES, find, names
 
 OPENING = """# Results
 
@@ -254,9 +253,9 @@ def _independence_part(scores: dict[str, Any]) -> str:
 
 Algorithm 1 adds variances as if a model drew its mistakes anew at every step. A member
 rolled alone repeats its own, so the members' returns vary more than U says: the first
-column, with V(s, h). But the judged Q is a mean over the members, whose mistakes partly
-cancel: its squared error is only a fraction of the members' variance, about 1/K if
-their mistakes are independent of each other: the second column.
+column, with V(s, h). But the estimated Q is a mean over the members, whose mistakes
+partly cancel: its squared error is only a fraction of the members' variance, about 1/K
+if their mistakes are independent of each other: the second column.
 
 {table}
 

@@ -10,12 +10,11 @@ import numpy as np
 from pombu.algorithms.registry import defaults
 from pombu.analysis.curves import Curve, find_curves
 from pombu.analysis.statistics import Aligned, align
-from pombu.envs import CATALOGUE
+from pombu.envs import CATALOGUE, EnvConfig
 from pombu.errors import StoppedError
 from pombu.paper.experiments import Arm, Item, Panel, Profile
 from pombu.studies.backends import BackendOptions
-from pombu.studies.jobs import Job, longest, plan
-from pombu.studies.study import Watcher, run_study
+from pombu.studies.study import Job, Watcher, longest, plan, run_study
 from pombu.training import config_file
 from pombu.training.config_file import flat
 from pombu.training.run import RunSpec
@@ -231,13 +230,12 @@ def _environment(config: dict[str, object]) -> tuple[object, ...]:
     """What an environment is, with defaults written out."""
     name = config["env.id"]
     own = next((entry.horizon for entry in CATALOGUE if entry.id == name), None)
-    return (
-        name,
-        config.get("env.horizon") or own,
-        config.get("env.observation_noise") or 0.0,
-        config.get("env.alive_bonus") or 0.0,
-        config.get("env.observe_y", True),
-    )
+    # What a run does not say, because its version did not know of it, is the default.
+    given = {**EnvConfig().options, "horizon": own, "alive_bonus": 0.0}
+    for option, usual in given.items():
+        said = config.get(f"env.{option}")
+        given[option] = usual if said is None else said
+    return name, *given.values()
 
 
 def _is_whole(curve: Curve | None, job: Job) -> bool:

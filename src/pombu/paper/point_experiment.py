@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Float64, PRNGKeyArray
 from numpy import ndarray
 
-from pombu.analysis import artifacts
+from pombu.analysis import plots
 from pombu.envs import load
 from pombu.nn import MLP
 from pombu.paper.point_model import (
@@ -200,14 +200,14 @@ def save_outcome(outcome: PointOutcome, settings: PointSettings, folder: Path) -
         "member_variance": outcome.member_variance,
         **{f"sigma_{stage}": sigma for stage, sigma in outcome.sigma.items()},
     }
-    artifacts.write_csv(
+    plots.write_csv(
         folder / f"{name}.csv.gz",
         tuple(columns),
         ([f"{x:.8g}" for x in row] for row in np.stack([*columns.values()], axis=1)),
     )
     arrays = {"error", "member_error", "member_variance", "sigma"}
     scalars = {k: v for k, v in vars(outcome).items() if k not in arrays}
-    artifacts.write_json(
+    plots.write_json(
         folder / f"{name}.json", {"settings": _identity(settings), **scalars}
     )
 

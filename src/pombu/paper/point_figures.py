@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pombu.analysis import artifacts
+from pombu.analysis import plots
 from pombu.analysis.plots import BLUE, GREEN, GREY, ORANGE, VERMILLION, grid, style
 from pombu.paper.experiments import Profile, Reproduction
-from pombu.paper.outputs import write_provenance
 from pombu.paper.point_experiment import (
     FLAT,
     TIMED,
@@ -25,6 +24,7 @@ from pombu.paper.point_experiment import (
     stage_title,
 )
 from pombu.paper.point_model import POINT_PROFILES, PointSettings
+from pombu.paper.reproduce import write_provenance
 from pombu.uncertainty.calibration import (
     calibration,
     coverage_curve,
@@ -48,14 +48,14 @@ def reproduce_histograms(profile: Profile, out: Path) -> dict[str, Any]:
     }
     scores = {name: calibration_scores(found) for name, found in by_environment.items()}
     with style():
-        artifacts.save_figure(draw_histograms(by_environment), out, "figure-1")
-        artifacts.save_figure(draw_coverage(by_environment), out, "coverage")
-    artifacts.write_csv(
+        plots.save_figure(draw_histograms(by_environment), out, "figure-1")
+        plots.save_figure(draw_coverage(by_environment), out, "coverage")
+    plots.write_csv(
         out / "histograms.csv",
         ("environment", "stage", "left", "right", "density"),
         _histogram_rows(by_environment),
     )
-    artifacts.write_json(out / "calibration.json", scores)
+    plots.write_json(out / "calibration.json", scores)
     write_provenance(out, "figure-1", profile, settings)
     return {
         name: {
@@ -209,9 +209,9 @@ def reproduce_scatter(profile: Profile, out: Path) -> dict[str, Any]:
     rng = np.random.default_rng(experiment.seed)
     chosen = np.sort(rng.choice(len(outcome.error), pairs, replace=False))
     with style():
-        artifacts.save_figure(draw_scatter(outcome, chosen), out, "figure-scatter")
+        plots.save_figure(draw_scatter(outcome, chosen), out, "figure-scatter")
     stages = list(outcome.sigma)
-    artifacts.write_csv(
+    plots.write_csv(
         out / "pairs.csv",
         ("state", "error", *(f"uncertainty_{stage}" for stage in stages)),
         [
@@ -230,7 +230,7 @@ def reproduce_scatter(profile: Profile, out: Path) -> dict[str, Any]:
         }
         for stage, sigma in outcome.sigma.items()
     }
-    artifacts.write_json(out / "summary.json", summary)
+    plots.write_json(out / "summary.json", summary)
     write_provenance(out, "figure-scatter", profile, settings)
     return summary
 

@@ -42,7 +42,7 @@ class PointSettings:
     seed: int = 0
     """What everything random is drawn from."""
     start_states: int = 5000
-    """States whose Q-value is judged, with the policy's action."""
+    """States whose Q-value is evaluated, with the policy's action."""
     policy_hidden: tuple[int, ...] = (64, 64)
     """Layers of the random deterministic policy (the paper does not give them)."""
     real_trajectories: int = 3000
@@ -69,7 +69,7 @@ class PointSettings:
     value_learning_rate: float = 5e-5
     """Adam's step size for the value function."""
     value_epochs: tuple[int, ...] = (0, 5, 10, 15)
-    """After how many value epochs the literal setting is judged."""
+    """After how many value epochs the literal setting is evaluated."""
     flat_pool: int = 10_000
     """Imagined trajectories from which training until flat draws its epochs."""
     flat_learning_rate: float = 1.6e-3
@@ -149,7 +149,7 @@ def random_policy(settings: PointSettings, task: Task, key: PRNGKeyArray) -> MLP
 def collect_data(
     settings: PointSettings, task: Task, policy: MLP, seed: tuple[int, ...]
 ) -> RealData:
-    """Real trajectories: noisy ones to learn from, and one from every judged state."""
+    """Real trajectories: noisy ones to learn from, one from each evaluated state."""
     act = jax.jit(lambda states: policy(states))
     rng = np.random.default_rng([*seed, 0])
 

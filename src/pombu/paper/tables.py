@@ -14,27 +14,30 @@ from pombu.analysis.curves import Curve
 from pombu.analysis.plots import grid, thousands
 from pombu.analysis.results_page import Published
 from pombu.analysis.statistics import performance_profile
-from pombu.envs import CATALOGUE
+from pombu.envs import CATALOGUE, EnvConfig
 from pombu.nn import MLP, init_value, predict_value
-from pombu.paper import published
 from pombu.paper.drawing import STAND_IN_NOTE, add_legend, draw_table
 from pombu.paper.experiments import (
     MBMPO,
     METRPO,
     PETS,
     POMBU,
+    PUBLISHED_2,
+    RANDOM,
     SLBO,
     STEVE,
+    UNCERTAINTY_MINUTES,
     Item,
     Panel,
     Profile,
     Reproduction,
+    alive_bonus,
     at,
     published_by_label,
 )
 from pombu.paper.learning_curves import task_panels
-from pombu.paper.outputs import hours, imagined_steps, in_words
 from pombu.paper.panel_runs import Group, Results
+from pombu.paper.reproduce import hours, imagined_steps, in_words
 from pombu.parallel import jit
 from pombu.uncertainty.algorithm1 import (
     local_uncertainty,
@@ -94,7 +97,7 @@ def sample_numbers(results: Results) -> Mapping[str, Any]:
             for group in results.of(results.panels[0])
             if group.arm.algorithm == "pombu"
         },
-        "uncertainty_minutes_paper": published.UNCERTAINTY_MINUTES,
+        "uncertainty_minutes_paper": UNCERTAINTY_MINUTES,
     }
 
 
@@ -117,7 +120,7 @@ def _published_samples(label: str, theirs: Published) -> tuple[str, ...]:
         "" if theirs.hours is None else f"{theirs.hours:g}",
         "" if theirs.imagined_steps is None else f"{theirs.imagined_steps:.2g}",
         thousands(theirs.real_steps, 0),
-        f"{published.UNCERTAINTY_MINUTES:g}" if label == POMBU.label else "",
+        f"{UNCERTAINTY_MINUTES:g}" if label == POMBU.label else "",
     )
 
 
@@ -177,16 +180,14 @@ def long_panels(profile: Profile) -> list[Panel]:
             profile,
             Panel(
                 task,
-                task,
+                EnvConfig(task, horizon=1000, alive_bonus=alive_bonus(task)),
                 METHODS,
                 200_000,
-                horizon=1000,
-                alive_bonus=published.alive_bonus(task),
                 published=published_by_label(METHODS, theirs),
             ),
             steps=200_000,
         )
-        for task, theirs in published.TABLE_2.items()
+        for task, theirs in PUBLISHED_2.items()
     ]
 
 
@@ -198,7 +199,7 @@ def return_rows(results: Results) -> list[tuple[str, ...]]:
         found.append(
             (panel.title, "ours", *(_cell(groups.get(a.label)) for a in METHODS))
         )
-        theirs = published.TABLE_2[panel.title]
+        theirs = PUBLISHED_2[panel.title]
         cells = (theirs[arm.algorithm] for arm in METHODS)
         found.append(("", "paper", *(f"{one.mean:g} ± {one.std:g}" for one in cells)))
     return found
@@ -241,8 +242,8 @@ def normalised_scores(results: Results) -> dict[str, np.ndarray]:
     found: dict[str, list[float]] = {}
     for panel in results.panels:
         low, high = (
-            published.RANDOM[panel.title],
-            published.TABLE_2[panel.title]["pombu"].mean,
+            RANDOM[panel.title],
+            PUBLISHED_2[panel.title]["pombu"].mean,
         )
         for group in filter(lambda one: one.is_whole, results.of(panel)):
             scores = (group.finals - low) / (high - low)

@@ -45,6 +45,7 @@ class ImaginationRules(eqx.Module):
     returns: PlainReturnConfig = eqx.field(static=True)
     horizon: int = eqx.field(static=True)
     runaway: float = eqx.field(static=True)
+    """Standard deviations of the real data that a state may lie from its mean."""
     draw: Draw = eqx.field(static=True, default="trajectory")
     real_starts: float = eqx.field(static=True, default=0.0)
     disagreement_stop: float | None = eqx.field(static=True, default=None)
@@ -222,7 +223,7 @@ def imagine(
                 local = local + jnp.where(cut, doubt, 0.0)
         # 5. Mask what ran away.
         # One member out of bounds is enough: it spoils the mean reward and d for all.
-        bounded = jnp.all(jnp.abs(following) <= rules.runaway, (0, -1))
+        bounded = jnp.all(dynamics.plausible(following, rules.runaway), 0)
         kept = bounded & jnp.isfinite(local) & jnp.isfinite(jnp.mean(reward, 0))
         sound = sound & (kept | ~running)
         # A masked trajectory goes on from its start, so that no NaN reaches a matmul.

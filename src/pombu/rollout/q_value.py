@@ -20,6 +20,7 @@ from pombu.rollout.returns import discounted_sum, scaled_reward
 from pombu.uncertainty.algorithm1 import (
     local_uncertainty,
     propagate,
+    propagate_correlated,
     standard_deviation,
 )
 
@@ -78,6 +79,56 @@ def q_returns(
     return found.returns * scale, found.sound
 
 
+class QEstimate(NamedTuple):
+    """Q-values as imagined trajectories tell them, in units of the task's reward."""
+
+    q: Float[Array, " n"]
+    """Mean imagined return; NaN where every trajectory ran away."""
+    sigma: Float[Array, " n"]
+    """Standard deviation of Q over worlds, not recalibrated; infinite there."""
+    noise: Float[Array, " n"]
+    """Standard deviation of a single imagined return."""
+
+
+def q_estimate(
+    policy: StochasticPolicy,
+    value: MLP,
+    dynamics: Dynamics,
+    rules: ImaginationRules,
+    observations: Float[Array, "n o"],
+    actions: Float[Array, "n a"],
+    rollouts: int,
+    key: PRNGKeyArray,
+    rho: Float[Array, ""],
+) -> QEstimate:
+    """Q-values with their uncertainty, for errors that depend from step to step.
+
+    The arguments are those of `q_uncertainty`; `rho` is the correlation of the errors
+    of neighbouring steps.
+    """
+    states = jnp.repeat(observations, rollouts, 0)
+    boxed = jnp.repeat(actions, rollouts, 0)
+    found = _appraise(policy, value, dynamics, rules, states, boxed, key, rho)
+    shape = (len(observations), rollouts)
+    sound = found.sound.reshape(shape)
+    number = sound.sum(1)
+
+    def mean(x: Float[Array, " m"]) -> Float[Array, " n"]:
+        kept = jnp.where(sound, x.reshape(shape), 0.0).sum(1)
+        return jnp.where(number > 0, kept / jnp.maximum(number, 1), jnp.nan)
+
+    q = mean(found.returns)
+    variance = jnp.where(number > 0, mean(found.variance), jnp.inf)
+    spread = mean((found.returns - jnp.repeat(q, rollouts)) ** 2)
+    spread = spread * number / jnp.maximum(number - 1, 1)
+    scale = dynamics.return_std if rules.returns.scale_rewards else 1.0
+    return QEstimate(
+        q * scale,
+        standard_deviation(variance) * scale,
+        standard_deviation(spread) * scale,
+    )
+
+
 class _Appraised(NamedTuple):
     """One trajectory per row that begins with the given action, in scaled units."""
 
@@ -97,6 +148,7 @@ def _appraise(
     states: Float[Array, "n o"],
     actions: Float[Array, "n a"],
     key: PRNGKeyArray,
+    rho: Float[Array, ""] | None = None,
 ) -> _Appraised:
     member_key, rest_key = jax.random.split(key)
     gamma, members = rules.returns.gamma, dynamics.members.count
@@ -105,7 +157,7 @@ def _appraise(
     values = predict_value(value, dynamics.observation.normalise(following))
     returns = rewards.mean(0)
     variance = local_uncertainty(rewards, jnp.where(ended, 0.0, values), gamma)
-    bounded = jnp.all(jnp.abs(following) <= rules.runaway, (0, -1))
+    bounded = jnp.all(dynamics.plausible(following, rules.runaway), 0)
     sound = bounded & jnp.isfinite(returns) & jnp.isfinite(variance)
     if rules.horizon == 1:
         return _Appraised(returns, variance, sound)
@@ -122,9 +174,15 @@ def _appraise(
     )
     over = ended[chosen, rows]
     later = discounted_sum(rest.rewards, rest.continues, gamma)[0]
-    spread = propagate(rest.local, gamma, rest.continues)[0]
+    if rho is None:
+        spread = propagate(rest.local, gamma, rest.continues)[0]
+        variance = variance + gamma**2 * jnp.where(over, 0.0, spread)
+    else:
+        local = jnp.concatenate([variance[None], rest.local])
+        continues = jnp.concatenate([1.0 - over[None], rest.continues])
+        variance = propagate_correlated(local, gamma, rho, continues)[0]
     return _Appraised(
         returns + gamma * jnp.where(over, 0.0, later),
-        variance + gamma**2 * jnp.where(over, 0.0, spread),
+        variance,
         sound & (over | (rest.weight[0] > 0)),
     )

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from pombu.errors import UsageError
+from pombu.files import require_no_links
 from pombu.parallel import usable_cores
 from pombu.studies.worker import FAILURE, INTERRUPTED, LOG, THREADS, note_failure
 
-Ending = Literal["finished", "interrupted", "failed"]
+EndState = Literal["finished", "interrupted", "failed"]
 
 
 @runtime_checkable
@@ -32,7 +33,7 @@ class Backend(Protocol):
     def start(self, path: Path, trusted: str | None) -> None:
         """Go on with the run in this folder, from its last checkpoint if it has one."""
 
-    def poll(self) -> Mapping[Path, Ending]:
+    def poll(self) -> Mapping[Path, EndState]:
         """The runs that have ended since the last call."""
 
     def stop(self) -> None:
@@ -69,6 +70,7 @@ class LocalBackend:
         command = [sys.executable, "-m", "pombu.studies.worker", str(path)]
         command += [str(self._cores), *([trusted] if trusted else [])]
         threads = {name: str(self._cores) for name in THREADS}
+        require_no_links(path)
         with (path / LOG).open("ab") as log:
             self._running[path] = subprocess.Popen(
                 command,
@@ -81,16 +83,16 @@ class LocalBackend:
                 start_new_session=True,
             )
 
-    def poll(self) -> Mapping[Path, Ending]:
+    def poll(self) -> Mapping[Path, EndState]:
         """Collect the processes that have exited."""
-        ended: dict[Path, Ending] = {}
+        ended: dict[Path, EndState] = {}
         for path, process in list(self._running.items()):
             code = process.poll()
             if code is None:
                 continue
             del self._running[path]
             _let_go(process)
-            ended[path] = _ending(path, code)
+            ended[path] = _end_state(path, code)
         return ended
 
     def stop(self) -> None:
@@ -107,7 +109,7 @@ class LocalBackend:
         self._running.clear()
 
 
-def _ending(path: Path, code: int) -> Ending:
+def _end_state(path: Path, code: int) -> EndState:
     if code in (INTERRUPTED, -signal.SIGTERM):
         return "interrupted"
     if code and not (path / FAILURE).exists():

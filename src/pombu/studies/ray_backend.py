@@ -27,7 +27,7 @@ from pombu.data.episodes import EPISODES
 from pombu.errors import RunError, UsageError
 from pombu.files import write_atomic
 from pombu.parallel import usable_cores
-from pombu.studies.backends import BackendOptions, Ending
+from pombu.studies.backends import BackendOptions, EndState
 from pombu.studies.worker import (
     LOG,
     THREADS,
@@ -61,7 +61,7 @@ class WorkerReport:
 
     changes: FolderChanges
     pid: int
-    ending: Literal["finished", "failed"] | None = None
+    end_state: Literal["finished", "failed"] | None = None
     """How the run ended; None while it goes on."""
 
 
@@ -109,25 +109,25 @@ class RayBackend:
             trusted,
         )
 
-    def poll(self) -> Mapping[Path, Ending]:
+    def poll(self) -> Mapping[Path, EndState]:
         """Take in what the workers have sent, and see how large the cluster is."""
         self.slots = self._count_slots()
-        ended: dict[Path, Ending] = {}
+        ended: dict[Path, EndState] = {}
         for path, (reports, trusted) in list(self._running.items()):
             try:
-                ending = self._take(path, reports)
+                end_state = self._take(path, reports)
             except self._ray.exceptions.RayTaskError as error:
                 note_failure(path, failure_sentence(getattr(error, "cause", error)))
-                ending = "failed"
+                end_state = "failed"
             except self._ray.exceptions.RayError as error:
-                ending = self._lose(path, trusted, error)
-            except (OSError, RunError) as error:  # no room here for what was sent
+                end_state = self._lose(path, trusted, error)
+            except (OSError, RunError) as error:  # the disk is full
                 self._ray.cancel(reports, force=True)
                 note_failure(path, failure_sentence(error))
-                ending = "failed"
-            if ending:
+                end_state = "failed"
+            if end_state:
                 del self._running[path]
-                ended[path] = ending
+                ended[path] = end_state
         return ended
 
     def stop(self) -> None:
@@ -141,16 +141,18 @@ class RayBackend:
         self._running.clear()
         self._ray.shutdown()
 
-    def _take(self, path: Path, reports: Any) -> Ending | None:
+    def _take(self, path: Path, reports: Any) -> EndState | None:
         while self._ray.wait([reports], timeout=0)[0]:
             report: WorkerReport = self._ray.get(next(reports))
             self.pids[path] = report.pid
             apply_changes(report.changes, path)
-            if report.ending:
-                return report.ending
+            if report.end_state:
+                return report.end_state
         return None
 
-    def _lose(self, path: Path, trusted: str | None, error: Exception) -> Ending | None:
+    def _lose(
+        self, path: Path, trusted: str | None, error: Exception
+    ) -> EndState | None:
         """A worker died: have the run go on elsewhere, unless that is hopeless."""
         if self._retries < 0:
             return "interrupted"
@@ -288,7 +290,7 @@ def train_remotely(
         while True:
             report = sender.reports.get()
             yield report
-            if report.ending:
+            if report.end_state:
                 return
 
 
@@ -302,22 +304,22 @@ class _Sender(Callback):
 
     def train(self, trusted: str | None) -> None:
         """Train to the end, and say how it was."""
-        ending: Literal["finished", "failed"] = "finished"
+        end_state: Literal["finished", "failed"] = "finished"
         try:
             with (self.folder / LOG).open("a", buffering=1) as log:
                 train(self.folder, log, trusted, [self])
         except Exception as error:
-            ending = "failed"
+            end_state = "failed"
             note_failure(self.folder, failure_sentence(error))
-        self._send(ending)
+        self._send(end_state)
 
     def on_iteration(self, progress: Progress) -> None:
         """Send what the iteration has changed; it is saved by now."""
         self._send(None)
 
-    def _send(self, ending: Literal["finished", "failed"] | None) -> None:
+    def _send(self, end_state: Literal["finished", "failed"] | None) -> None:
         changes, self._known = read_changes(self.folder, self._known)
-        self.reports.put(WorkerReport(changes, os.getpid(), ending))
+        self.reports.put(WorkerReport(changes, os.getpid(), end_state))
 
 
 def read_changes(folder: Path, known: Stamps) -> tuple[FolderChanges, Stamps]:

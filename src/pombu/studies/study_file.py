@@ -1,5 +1,6 @@
 """`study.toml`: a grid of algorithms, tasks, seeds and overrides."""
 
+import dataclasses
 import difflib
 import itertools
 import re
@@ -7,14 +8,14 @@ import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args, get_type_hints
 
 from pombu.algorithms import presets, registry
 from pombu.envs import EnvConfig, resolve
 from pombu.errors import UsageError
 from pombu.rng import SEEDS
-from pombu.studies.jobs import Job, OverrideError, require_trusted
-from pombu.training.config_file import flat
+from pombu.studies.study import Job, OverrideError, require_trusted
+from pombu.training.config_file import flat, from_json
 
 Values = Mapping[str, Any]
 MOST_SEEDS = 10_000
@@ -34,12 +35,9 @@ class Study:
     """Where the values come from that are not overridden."""
     total_steps: int | None = None
     """Real steps of every run; left out, what the preset plans."""
-    horizon: int | None = None
-    """Steps per episode; left out, the task's own."""
-    observation_noise: float = 0.0
-    """Standard deviation of noise on every observation."""
-    alive_bonus: float | None = None
-    """Constant added to each step's reward."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """The environment's options. Each is a key of the file: `horizon = 1000`. The id is
+    not used, for `tasks` has those."""
     overrides: Values = field(default_factory=dict)
     """A table of options that hold for every run: `alpha = 0.75`."""
     grid: Values = field(default_factory=dict)
@@ -55,13 +53,10 @@ class Study:
         return [
             Job(
                 algorithm=algorithm,
-                task=task,
+                env=dataclasses.replace(self.env, id=task),
                 seed=seed,
                 preset=self.preset,
                 total_steps=self.total_steps,
-                horizon=self.horizon,
-                observation_noise=self.observation_noise,
-                alive_bonus=self.alive_bonus,
                 # Sorted: the order of lines must not name another folder.
                 overrides=tuple(
                     (key, _frozen(value))
@@ -144,7 +139,9 @@ class _Reader:
         for key in ("algorithms", "tasks"):
             if key not in content:
                 raise UsageError(f"{self.path} has no key {key}: add {key} = [...].")
-        study = Study(**{k: self.value(k, v) for k, v in content.items()})
+        values = {key: self.value(key, value) for key, value in content.items()}
+        options = {key: values.pop(key) for key in _OPTIONS if key in values}
+        study = Study(**values, env=self.environment(options))
         require_trusted(study.tasks, self.trusted)
         self.try_out(study)
         return study
@@ -159,15 +156,21 @@ class _Reader:
         except UsageError as error:
             self.fail(key, str(error))
 
+    def environment(self, options: Values) -> EnvConfig:
+        """The environment's options, each by itself, so that a wrong one has a line."""
+        env = EnvConfig()
+        for key, value in options.items():
+            try:
+                env = dataclasses.replace(env, **{key: value})
+            except UsageError as error:
+                self.fail(key, str(error))
+        return env
+
     def try_out(self, study: Study) -> None:
         """Make one seed of every combination, to find what does not fit together."""
         for key, values in flat(study.grid).items():
             if not isinstance(values, list) or not values:
                 self.fail(f"grid.{key}", f"it is {values!r}, and a list is accepted.")
-        try:
-            EnvConfig("", study.horizon, study.observation_noise, study.alive_bonus)
-        except UsageError as error:
-            self.fail(str(error).partition(" ")[0], str(error))
         for job in study.jobs():
             if job.seed != study.seeds[0]:
                 break
@@ -217,12 +220,6 @@ def _count(value: Any) -> int:
     return value
 
 
-def _number(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise _NotAcceptedError
-    return float(value)
-
-
 def _word(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise _NotAcceptedError
@@ -242,6 +239,26 @@ def _table(value: Any) -> Values:
     return value
 
 
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def _option(key: str) -> tuple[str, Callable[[Any], Any]]:
+    """What an option of the environment accepts, in words, and how it is read."""
+    kind = get_type_hints(EnvConfig)[key]
+    kinds = [one for one in get_args(kind) or (kind,) if one is not type(None)]
+    # Its type alone: what values it may have is for the whole config to say.
+    alone = dataclasses.make_dataclass("alone", [(key, kind)])
+
+    def read(value: Any) -> Any:
+        try:
+            return getattr(from_json(alone, {key: value}, "the file"), key)
+        except UsageError:
+            raise _NotAcceptedError from None
+
+    return " or ".join(_WORDS.get(one, repr(one)) for one in kinds), read
+
+
+_OPTIONS = tuple(EnvConfig().options)
 _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "algorithms": ("a list of names", _names(registry.find)),
     "tasks": ("a list of names", _names(resolve)),
@@ -252,9 +269,7 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     ),
     "preset": (f"one of {', '.join(presets.names())}", _preset),
     "total_steps": ("a whole number from 1 on", _count),
-    "horizon": ("a whole number from 1 on", _count),
-    "observation_noise": ("a number from 0 on", _number),
-    "alive_bonus": ("a number", _number),
+    **{key: _option(key) for key in _OPTIONS},
     "overrides": ("a table of options", _table),
     "grid": ("a table of options with lists of values", _table),
     "out": ("the name of a folder", _word),

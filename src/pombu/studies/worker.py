@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import stat
 import sys
 import tempfile
 import threading
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from pombu.errors import PombuError
+from pombu.files import not_through_links
 from pombu.training.callbacks import Callback
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -71,9 +73,12 @@ def failure_sentence(error: BaseException) -> str:
 
 
 def note_failure(folder: Path, sentence: str) -> None:
-    """Leave the reason in the run folder, if the disk has room for it."""
-    with contextlib.suppress(OSError):
-        (folder / FAILURE).write_text(sentence + "\n")
+    """Leave the reason in the run folder, if the disk is not full."""
+    with (
+        contextlib.suppress(OSError),
+        open(folder / FAILURE, "w", opener=not_through_links) as file,
+    ):
+        file.write(sentence + "\n")
 
 
 def read_failure(folder: Path) -> str:
@@ -120,7 +125,8 @@ def claimed_cores(number: int) -> Iterator[tuple[int, ...]]:
     """Pin this process to cores that no other run of this user's has claimed.
 
     A claim is a lock on a small file and dies with its process. Where too few cores are
-    free, some are shared: slower, and the numbers stay the same.
+    free, some are shared: slower, and the numbers stay the same, because they depend on
+    how many cores there are and not on which.
     """
     every = available_cores()
     if not every:
@@ -143,15 +149,29 @@ def claimed_cores(number: int) -> Iterator[tuple[int, ...]]:
 
 
 def _claim_core(claims: contextlib.ExitStack, core: int) -> bool:
-    """Lock a core's file, if no one has."""
+    """Lock a core's file, if no one has and the folder of these files is ours."""
     folder = Path(tempfile.gettempdir()) / f"pombu-cores-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        file = claims.enter_context((folder / str(core)).open("w"))
+        if not _is_own_folder(folder):
+            return False
+        file = claims.enter_context(
+            open(folder / str(core), "w", opener=not_through_links)  # noqa: SIM115
+        )
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
     return True
+
+
+def _is_own_folder(folder: Path) -> bool:
+    """Whether it is no link and nobody else's: anyone may write where it lies."""
+    status = folder.lstat()
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.getuid()
+        and not status.st_mode & 0o022
+    )
 
 
 if __name__ == "__main__":

@@ -1,24 +1,21 @@
 """What the learn loop asks of an algorithm, and what it hands to one.
 
-`Algorithm` is the interface of every learner. Some can do more: `Digests` learns from
+`Algorithm` is the interface of every learner. Some can do more: `Updatable` learns from
 episodes that somebody else collected, and `Explores` also says how to collect them.
 With `StageTimer` an iteration tells the loop which part of it is under way.
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-import equinox as eqx
 import jax
 import numpy as np
 import numpy.typing as npt
 
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import Episode, Task
-from pombu.errors import UsageError
-from pombu.training.metrics import require_finite
 
 
 class StageTimer:
@@ -159,24 +156,3 @@ class Explores(Updatable[S], Protocol[S]):
 
     def explore(self, state: S, episodes: EpisodeStore) -> tuple[S, Any]:
         """A stack of policies to collect the next real episodes with, and its units."""
-
-
-def begin_from(
-    algorithm: Algorithm[S], seed: int, logged: Sequence[Episode]
-) -> tuple[S, EpisodeStore]:
-    """A state that has learned from logged episodes before its first real step.
-
-    They do not count as real steps of the run, whose budget is for steps yet to come.
-    """
-    if not isinstance(algorithm, Updatable):
-        raise UsageError(
-            f"{algorithm.name} cannot start from logged data: choose pombu, meppo, "
-            "metrpo or slbo, or leave the data out."
-        )
-    episodes = EpisodeStore(logged)
-    state, metrics = algorithm.update(
-        algorithm.init(seed), episodes, list(logged), StageTimer()
-    )
-    require_finite(metrics, int(state.iteration))
-    uncounted: S = eqx.tree_at(lambda s: s.real_steps, state, np.asarray(0))
-    return uncounted, episodes

@@ -6,8 +6,9 @@ class Shout(Callback):
 """
 
 import dataclasses
+import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,43 @@ class Callback:
         """The run has ended, for whatever reason."""
 
 
+CallbackLike = Callback | Callable[[Progress], bool | None]
+"""A callback, or a function that is called after every iteration."""
+
+
+class CallFunction(Callback):
+    """A function as a callback: it is called after every iteration."""
+
+    def __init__(self, function: Callable[[Progress], bool | None]) -> None:
+        """Call this."""
+        self._function = function
+
+    def on_iteration(self, progress: Progress) -> bool | None:
+        """Pass on what the function says: False stops the run."""
+        return self._function(progress)
+
+
+def as_callbacks(given: Any) -> list[Callback]:
+    """One callback, several or none, some of them perhaps functions, as a list.
+
+    Raises:
+        UsageError: Something is neither.
+    """
+    several = given if isinstance(given, list | tuple) else [given]
+    found = []
+    for one in several:
+        if isinstance(one, Callback):
+            found.append(one)
+        elif callable(one) and not hasattr(one, "init_callback"):
+            found.append(CallFunction(one))
+        elif one is not None:
+            raise UsageError(
+                f"a callback is {one!r:.80}: give a pombu.Callback, or a function that "
+                "takes a Progress (callbacks of Stable-Baselines3 see another loop)."
+            )
+    return found
+
+
 class CallbackList(Callback):
     """Several callbacks as one: each is called, in order."""
 
@@ -108,6 +146,8 @@ class StopAtReturn(Callback):
 
     def __init__(self, target: float, metric: str = "return_real") -> None:
         """Stop when `metric` is at least `target`."""
+        if not math.isfinite(target):
+            raise UsageError(f"the target return is {target}: it must be finite.")
         self.target = target
         self.metric = metric
 
@@ -124,8 +164,10 @@ class StopAfter(Callback):
 
     def __init__(self, seconds: float) -> None:
         """Stop `seconds` after the start; a resumed run starts counting anew."""
-        if seconds <= 0:
-            raise UsageError(f"the limit is {seconds} seconds: it must be above 0.")
+        if not 0 < seconds < math.inf:
+            raise UsageError(
+                f"the limit is {seconds} seconds: it must be above 0 and finite."
+            )
         self.seconds = seconds
         self._end = float("inf")
 

@@ -13,9 +13,8 @@ import contextlib
 import dataclasses
 import json
 import math
-import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -30,13 +29,17 @@ from pombu.envs import EnvConfig
 from pombu.errors import RunError, UsageError
 from pombu.files import (
     DamagedFileError,
+    changes,
     digest,
+    parse_json,
     read_checked,
     set_aside,
     sync_folder,
+    temporary_name,
     write_synced,
     writing,
 )
+from pombu.parallel import usable_cores
 
 FORMAT = 1
 CHECKPOINTS = "checkpoints"
@@ -53,6 +56,8 @@ class Identity:
 
     algorithm: str
     environment: Mapping[str, Any]
+    config: Mapping[str, Any] | None = None
+    """Seed and config of the run by their dotted names; None where there is none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +73,12 @@ class Manifest:
     shards: tuple[Shard, ...]
     format: int = FORMAT
     pombu: str = __version__
+    config: Mapping[str, Any] | None = None
+    """Seed and config of the run; None in checkpoints of version 0.1."""
+    metrics_checksum: str | None = None
+    """Of the rows of `metrics.csv` up to this iteration."""
+    cores: int | None = None
+    """Cores that the process could use, on which the last digits may depend."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +97,7 @@ def save(
     identity: Identity,
     iteration: int,
     score: float | None = None,
+    metrics_checksum: str | None = None,
 ) -> Path:
     """Write a checkpoint into a run folder; a crash leaves either all of it or none.
 
@@ -102,8 +114,11 @@ def save(
         score=score,
         state_sha256=digest(data),
         shards=shards,
+        config=identity.config,
+        metrics_checksum=metrics_checksum,
+        cores=usable_cores(),
     )
-    temporary = folder / f".{path.name}.{os.getpid()}.tmp"
+    temporary = temporary_name(path)
     with writing(path):
         try:
             temporary.mkdir()
@@ -188,7 +203,7 @@ def prune(run: Path, keep: int) -> None:
     for path in every:
         if path not in kept:
             # A crash midway must not leave half a checkpoint under a checkpoint's name.
-            doomed = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            doomed = temporary_name(path)
             with writing(path):
                 path.rename(doomed)
                 shutil.rmtree(doomed)
@@ -226,10 +241,10 @@ def read_manifest(path: Path) -> Manifest:
     """
     file = path / MANIFEST
     try:
-        outer = json.loads(file.read_bytes())
+        outer = parse_json(file.read_bytes())
         text = outer["manifest"]
         whole = digest(text.encode()) == outer["sha256"]
-        content = json.loads(text)
+        content = parse_json(text)
     except FileNotFoundError:
         raise DamagedFileError(file, "it is missing") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -242,15 +257,21 @@ def read_manifest(path: Path) -> Manifest:
             f"{content['pombu']}), and this pombu {__version__} reads format {FORMAT}: "
             "use the version that wrote it."
         )
-    shards = tuple(Shard(**shard) for shard in content.pop("shards"))
-    return Manifest(**content, shards=shards)
+    # What a later version adds to the same format does not matter to this one.
+    known = {field.name for field in dataclasses.fields(Manifest)}
+    try:
+        content = {name: value for name, value in content.items() if name in known}
+        content["shards"] = tuple(Shard(**shard) for shard in content["shards"])
+        return Manifest(**content)
+    except (TypeError, KeyError):
+        raise DamagedFileError(file, "fields are missing or unknown") from None
 
 
 def clean(run: Path) -> None:
     """Remove what an interrupted write left behind."""
     for folder in (run, run / CHECKPOINTS, run / EPISODES):
         for path in folder.glob(".*.tmp"):
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
@@ -285,6 +306,20 @@ def _require_identity(path: Path, manifest: Manifest, expected: Identity) -> Non
             f"{path} is a checkpoint of the environment {dict(manifest.environment)}, "
             f"not {dict(expected.environment)}: resume it in a run folder of its own."
         )
+    if manifest.config is None or expected.config is None:
+        return
+    if changed := changes(manifest.config, expected.config):
+        raise UsageError(config_changed(path.parent.parent, changed))
+
+
+def config_changed(run: Path, changed: Sequence[str]) -> str:
+    """What to say of a config that is not the one that a run's checkpoints have."""
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    return (
+        f"the config of {run} was changed after its checkpoints were made: "
+        f"{', '.join(changed[:3])}{more}; set it back, or train with the new values in "
+        "another folder."
+    )
 
 
 def state_to_bytes(state: Any) -> bytes:

@@ -9,10 +9,12 @@ import numpy as np
 
 from pombu.envs import Task, collect
 from pombu.errors import UsageError
+from pombu.rng import require_seed
 from pombu.training.algorithm import Planner, Policy
 from pombu.training.run import EVALUATION, write_json
 
 FINAL_EPISODES = 20
+MOST_EPISODES = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +46,8 @@ def evaluate(
     task: Task, policy: Policy, episodes: int, seed: int = 0, deterministic: bool = True
 ) -> Evaluation:
     """Run a policy for some episodes; the same arguments give the same returns."""
-    if episodes < 1:
-        raise UsageError(f"episodes is {episodes}: it must be at least 1.")
+    _require_episodes(episodes)
+    require_seed(seed)
     key = jax.random.key(seed)
     policy = policy.begin() if isinstance(policy, Planner) else policy
 
@@ -60,6 +62,14 @@ def evaluate(
         returns=tuple(float(episode.rewards.sum()) for episode in collected),
         lengths=tuple(len(episode) for episode in collected),
     )
+
+
+def _require_episodes(number: Any) -> None:
+    if not (isinstance(number, int) and 1 <= number <= MOST_EPISODES):
+        raise UsageError(
+            f"episodes is {number!r}; it must be a whole number from 1 to "
+            f"{MOST_EPISODES}."
+        )
 
 
 def write_evaluation(run: Path, task: Task, policy: Policy) -> None:

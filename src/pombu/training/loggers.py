@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pombu.envs import in_one_line
+from pombu.envs.catalogue import in_one_line
 from pombu.errors import RunError, UsageError
 from pombu.files import digest
 from pombu.training.callbacks import Callback, Progress
@@ -29,19 +29,18 @@ def require(package: str, extra: str) -> None:
 class TensorBoard(Callback):
     """Writes every metric as a scalar event, by real steps."""
 
-    def __init__(self) -> None:
-        """Check that the writer is installed."""
+    def __init__(self, folder: Path | None = None) -> None:
+        """Write into `folder`; None is `tensorboard` in the run folder."""
         require("tensorboardX", "tensorboard")
+        self._folder = folder
         self._writer: Any = None
 
     def on_start(self, progress: Progress) -> None:
         """Open the event file; events beyond a resumed run's checkpoint are purged."""
         from tensorboardX import SummaryWriter
 
-        folder = progress.folder or Path(".")
-        self._writer = SummaryWriter(
-            str(folder / TENSORBOARD), purge_step=progress.real_steps + 1
-        )
+        folder = self._folder or (progress.folder or Path(".")) / TENSORBOARD
+        self._writer = SummaryWriter(str(folder), purge_step=progress.real_steps + 1)
 
     def on_iteration(self, progress: Progress) -> bool | None:
         """Write the iteration's metrics."""

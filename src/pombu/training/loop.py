@@ -21,12 +21,20 @@ from typing import Generic
 from pombu.data.episodes import EPISODES, EpisodeStore, write_kept
 from pombu.errors import RunError
 from pombu.files import write_atomic
+from pombu.parallel import usable_cores
 from pombu.training import checkpoint
 from pombu.training.algorithm import Algorithm, Planner, S, StageTimer
 from pombu.training.callbacks import Callback, CallbackList, Progress
-from pombu.training.checkpoint import Identity
+from pombu.training.checkpoint import Identity, Manifest
 from pombu.training.evaluation import FINAL_EPISODES, write_evaluation
-from pombu.training.metrics import MetricsFile, NonFiniteError, require_finite
+from pombu.training.metrics import (
+    MetricsFile,
+    NonFiniteError,
+    NothingLearnedError,
+    require_finite,
+    require_learning,
+    require_rows,
+)
 from pombu.training.run import Run
 
 SCORE = "return_real"
@@ -121,9 +129,11 @@ def learn(
         return result
 
 
-def identity(algorithm: Algorithm[S]) -> Identity:
-    """What this algorithm's checkpoints are checkpoints of."""
-    return Identity(algorithm.name, dataclasses.asdict(algorithm.task.config))
+def identity(algorithm: Algorithm[S], run: Run | None = None) -> Identity:
+    """What this algorithm's checkpoints, in this run, are checkpoints of."""
+    environment = dataclasses.asdict(algorithm.task.config)
+    config = None if run is None else run.spec.bound
+    return Identity(algorithm.name, environment, config)
 
 
 class _Loop(Generic[S]):
@@ -179,19 +189,43 @@ class _Loop(Generic[S]):
         """Go on from the last good checkpoint; without one, start again."""
         checkpoint.clean(run.path)
         found = checkpoint.load_latest(
-            run.path, self.state, identity(self.algorithm), self.callbacks.on_message
+            run.path,
+            self.state,
+            identity(self.algorithm, run),
+            self.callbacks.on_message,
         )
+        self.file = MetricsFile(run.metrics)
         if found is not None:
             loaded, self.episodes = found
             self.state = loaded.state
             self.saved_iteration = self.iteration
+            self._compare(loaded.manifest)
             checkpoint.set_aside_after(run.path, self.iteration)
-        elif self.iteration:
+            # A kill may have come between a save and its pruning.
+            checkpoint.prune(run.path, run.spec.keep_checkpoints)
+        self.file.drop_after(self.iteration)
+        if found is None and self.iteration:
             # What was learned before the run cannot be learned again by resuming it.
             self._save()
-        self.file = MetricsFile(run.metrics)
-        self.file.drop_after(self.iteration)
         self.returns = [row[SCORE] for row in self.file.rows() if SCORE in row]
+
+    def _compare(self, manifest: Manifest) -> None:
+        """Refuse damaged metrics; tell of another number of cores than before."""
+        if manifest.metrics_checksum is not None:
+            if self.file.path.exists():
+                checksum = manifest.metrics_checksum
+                require_rows(self.file.path, self.file.rows(), self.iteration, checksum)
+            else:
+                self.callbacks.on_message(
+                    f"{self.file.path} is missing, so its rows begin anew after "
+                    f"iteration {self.iteration}."
+                )
+        if manifest.cores not in (None, usable_cores()):
+            self.callbacks.on_message(
+                f"Until iteration {self.iteration} the run had {manifest.cores} cores, "
+                f"and now it has {usable_cores()}: the last digits of its numbers may "
+                "differ from those of an uninterrupted run."
+            )
 
     def _iterate(self) -> bool:
         """One iteration; whether a callback wants no more."""
@@ -221,6 +255,11 @@ class _Loop(Generic[S]):
         go_on = self.callbacks.on_iteration(progress)
         if SCORE in metrics:
             go_on = self.callbacks.on_evaluation(progress) and go_on
+        try:
+            require_learning(metrics, self.iteration)
+        except NothingLearnedError:
+            self._save()
+            raise
         return not go_on
 
     def _record(self, state: S, metrics: dict[str, float], seconds: float) -> None:
@@ -251,9 +290,10 @@ class _Loop(Generic[S]):
             self.run.path,
             self.state,
             self.episodes,
-            identity(self.algorithm),
+            identity(self.algorithm, self.run),
             self.iteration,
             self.score,
+            self.file.checksum,
         )
         checkpoint.prune(self.run.path, self.run.spec.keep_checkpoints)
         self.saved_iteration = self.iteration

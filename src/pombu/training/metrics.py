@@ -13,7 +13,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pombu.errors import RunError
-from pombu.files import DamagedFileError, write_atomic, writing
+from pombu.files import (
+    DamagedFileError,
+    json_digest,
+    not_through_links,
+    write_atomic,
+    writing,
+)
 
 MACHINE_DEPENDENT = ("_seconds", "_memory")
 
@@ -24,13 +30,19 @@ class NonFiniteError(RunError):
     """A metric is not a finite number, so the run cannot be trusted any further."""
 
 
+class NothingLearnedError(RunError):
+    """An iteration imagined nothing that could be learned from."""
+
+
 class MetricsFile:
     """Appends rows to a CSV file whose header grows when a new metric appears."""
 
     def __init__(self, path: Path) -> None:
         """Append to `path`, which need not exist."""
         self.path = path
-        self._columns = list(read_rows(path)[0]) if path.exists() else []
+        columns, rows = read_rows(path) if path.exists() else ([], [])
+        self._columns = list(columns)
+        self.checksum = checksum_of(rows)
 
     def append(self, row: Mapping[str, float]) -> None:
         """Add one row and wait until it is on the disk."""
@@ -38,10 +50,14 @@ class MetricsFile:
             earlier = self.rows()
             self._columns += new
             self._rewrite(earlier)
-        with writing(self.path), self.path.open("ab") as file:
+        with (
+            writing(self.path),
+            open(self.path, "ab", opener=not_through_links) as file,
+        ):
             file.write(self._lines([row]))
             file.flush()
             os.fsync(file.fileno())
+        self.checksum = _extended(self.checksum, row)
 
     def rows(self) -> list[Row]:
         """All rows so far."""
@@ -50,7 +66,9 @@ class MetricsFile:
     def drop_after(self, iteration: int) -> None:
         """Drop rows beyond an iteration, and half a row that a crash left."""
         if self.path.exists():
-            self._rewrite(row for row in self.rows() if row["iteration"] <= iteration)
+            kept = [row for row in self.rows() if row["iteration"] <= iteration]
+            self._rewrite(kept)
+            self.checksum = checksum_of(kept)
 
     def _rewrite(self, rows: Iterable[Row]) -> None:
         header = ",".join(self._columns) + "\n"
@@ -83,6 +101,37 @@ def read_rows(path: Path) -> tuple[list[str], list[Row]]:
     return header, rows
 
 
+def checksum_of(rows: Iterable[Mapping[str, float]]) -> str:
+    """The checksum of rows, which does not depend on columns that came later.
+
+    It is made row by row, so that one more row costs the same however many there are.
+    """
+    checksum = ""
+    for row in rows:
+        checksum = _extended(checksum, row)
+    return checksum
+
+
+def _extended(checksum: str, row: Mapping[str, float]) -> str:
+    return json_digest([checksum, _text(row)])
+
+
+def require_rows(
+    path: Path, rows: Iterable[Row], iteration: int, checksum: str
+) -> None:
+    """Refuse rows that are not those of the checkpoint of an iteration.
+
+    Raises:
+        DamagedFileError: A number was changed, or a row is missing.
+    """
+    if checksum_of(r for r in rows if r.get("iteration", 0) <= iteration) != checksum:
+        raise DamagedFileError(
+            path,
+            f"its rows up to iteration {iteration} are not those that the checkpoint "
+            "knows: restore it from a copy, or remove it to go on without them",
+        )
+
+
 def deterministic(row: Mapping[str, float]) -> Row:
     """The part of a row that does not depend on the machine."""
     return {k: v for k, v in row.items() if not k.endswith(MACHINE_DEPENDENT)}
@@ -100,6 +149,26 @@ def require_finite(metrics: Mapping[str, float], iteration: int) -> None:
         raise NonFiniteError(
             f"iteration {iteration} gave {named}, so the run was stopped: lower the "
             "learning rates or clip rewards (the guide on NaNs explains how to look)."
+        )
+
+
+def require_learning(metrics: Mapping[str, float], iteration: int) -> None:
+    """Stop the run when every imagined trajectory of an iteration was masked.
+
+    Then the last batch promised exactly nothing, and advantages had no spread at all.
+
+    Raises:
+        NothingLearnedError: Says how many, and what to look at.
+    """
+    masked = metrics.get("masked_trajectories", 0.0)
+    empty = metrics.get("return_model") == 0.0
+    flat = metrics.get("advantage_std", math.inf) < 1e-7
+    if masked and empty and flat:
+        raise NothingLearnedError(
+            f"iteration {iteration} learned nothing, because all {masked:g} imagined "
+            "trajectories ran beyond imagination.runaway or were not finite; the state "
+            "is saved: raise that limit, collect more real steps per iteration, or "
+            "see what the guide on NaNs says about masked trajectories."
         )
 
 

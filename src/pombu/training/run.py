@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import datetime
 import fcntl
+import glob
 import importlib.metadata
 import json
 import os
@@ -20,16 +21,27 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pombu.data.episodes import EPISODES
-from pombu.errors import RunError, UsageError
-from pombu.files import write_atomic
+from pombu.errors import Count, Range, RunError, UsageError, require_ranges
+from pombu.files import (
+    changes,
+    json_digest,
+    not_through_links,
+    parse_json,
+    require_no_links,
+    set_aside,
+    temporary_name,
+    write_atomic,
+)
 from pombu.parallel import usable_cores
 from pombu.rng import require_seed
 from pombu.training import checkpoint, config_file
+from pombu.training.metrics import Row, read_rows, require_rows
 
 CONFIG = "config.json"
 VERSIONS = "versions.json"
@@ -37,6 +49,8 @@ METRICS = "metrics.csv"
 EVALUATION = "evaluation.json"
 TENSORBOARD = "tensorboard"
 LOCK = "lock"
+STALE_SECONDS = 3600.0
+"""After this time a folder that is still being created was left by a killed process."""
 
 PACKAGES = (
     "pombu",
@@ -66,19 +80,16 @@ class RunSpec:
     algorithm: str
     preset: str
     seed: int
-    total_steps: int
+    total_steps: Annotated[int, Range("[1, 1e12]")]
     config: dict[str, Any]
     """The algorithm's resolved config, as JSON."""
-    checkpoint_every: int = 1
-    keep_checkpoints: int = 3
+    checkpoint_every: Count = 1
+    keep_checkpoints: Count = 3
     tensorboard: bool = False
     wandb: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("total_steps", "checkpoint_every", "keep_checkpoints"):
-            value = getattr(self, name)
-            if value < 1:
-                raise UsageError(f"{name} is {value}: it must be at least 1.")
+        require_ranges(self)
         require_seed(self.seed)
 
     @property
@@ -86,6 +97,11 @@ class RunSpec:
         """What tells it from other runs; without tuples, because JSON has none."""
         config = config_file.flat(self.config)
         return {"algorithm": self.algorithm, "seed": self.seed, "config": config}
+
+    @property
+    def bound(self) -> dict[str, Any]:
+        """What a checkpoint depends on beside its algorithm, by dotted names."""
+        return {"seed": self.seed, **config_file.flat(self.config)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,9 +125,17 @@ class Run:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes off the folder; the lock dies with this process."""
+        """Keep other processes off the folder; the lock dies with this process.
+
+        Raises:
+            InUseError: Another process has it.
+            UsageError: Something in it is a link to elsewhere.
+            RunError: It cannot be written to.
+        """
+        folders = (checkpoint.CHECKPOINTS, EPISODES)
+        require_no_links(self.path, *(self.path / name for name in folders))
         try:
-            file = (self.path / LOCK).open("a+")
+            file = open(self.path / LOCK, "a+", opener=not_through_links)  # noqa: SIM115
         except OSError as error:
             raise RunError(
                 f"could not write into {self.path} ({error.strerror}): make the folder "
@@ -134,8 +158,29 @@ class Run:
     def record_start(self) -> None:
         """Add this process's versions and machine to those of earlier starts."""
         path = self.path / VERSIONS
-        earlier = json.loads(path.read_bytes()) if path.exists() else []
+        earlier: Any = []
+        if path.exists():
+            try:
+                earlier = parse_json(path.read_bytes())
+            except ValueError:
+                earlier = None
+            if not isinstance(earlier, list):
+                # It only tells of the past: a damaged one must not end the run.
+                set_aside(path)
+                earlier = []
         write_json(path, [*earlier, provenance()])
+
+    def rows(self) -> list[Row]:
+        """The rows of `metrics.csv`, compared with the newest checkpoint's checksum.
+
+        Raises:
+            DamagedFileError: They are not those that were written.
+        """
+        rows = read_rows(self.metrics)[1] if self.metrics.exists() else []
+        saved = checkpoint.newest(self.path)
+        if rows and saved is not None and saved.metrics_checksum is not None:
+            require_rows(self.metrics, rows, saved.iteration, saved.metrics_checksum)
+        return rows
 
     def require_same(self, spec: RunSpec) -> None:
         """Refuse to mix the runs of two agents in one folder."""
@@ -165,9 +210,10 @@ def create(path: Path, spec: RunSpec) -> Run:
     """
     path = Path(path)
     require_free(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_name(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(path)
         temporary.mkdir()
         (temporary / checkpoint.CHECKPOINTS).mkdir()
         (temporary / EPISODES).mkdir()
@@ -182,6 +228,13 @@ def create(path: Path, spec: RunSpec) -> Run:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return Run(path, spec)
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove what processes left that were killed while they created this folder."""
+    for stale in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        if time.time() - stale.lstat().st_mtime > STALE_SECONDS:
+            shutil.rmtree(stale, ignore_errors=True)
 
 
 def require_free(path: Path) -> None:
@@ -212,7 +265,7 @@ def open_run(path: Path) -> Run:
     path = Path(path)
     file = path / CONFIG
     try:
-        content = json.loads(file.read_bytes())
+        content = parse_json(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
             f"{path} is not a run folder (it has no {CONFIG}): give the folder that "
@@ -222,7 +275,28 @@ def open_run(path: Path) -> Run:
         raise UsageError(f"{file} cannot be read ({error}).") from None
     if not isinstance(content, dict) or content.pop("format", None) != 1:
         raise UsageError(f"{file} was not written by this version of pombu.")
+    checksum = content.pop("sha256", None)
+    if checksum not in (None, json_digest(content)):
+        raise UsageError(_config_changed(path, content))
     return Run(path, config_file.from_json(RunSpec, content, str(file)))
+
+
+def _config_changed(path: Path, content: dict[str, Any]) -> str:
+    """What to say of a config whose checksum differs, with the change if it is known.
+
+    A checkpoint has a copy of what it depends on, but not of the number of steps.
+    """
+    saved = checkpoint.newest(path)
+    config = content.get("config")
+    if saved is not None and saved.config is not None and isinstance(config, dict):
+        now = {"seed": content.get("seed"), **config_file.flat(config)}
+        if changed := changes(saved.config, now):
+            return checkpoint.config_changed(path, changed)
+    return (
+        f"{path / CONFIG} is not as pombu wrote it (its checksum differs): restore it; "
+        "`pombu resume --total-steps` gives a run more steps, and other values need a "
+        "run of their own."
+    )
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -231,7 +305,8 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def _spec_json(spec: RunSpec) -> dict[str, Any]:
-    return {"format": 1, **dataclasses.asdict(spec)}
+    content = dataclasses.asdict(spec)
+    return {"format": 1, **content, "sha256": json_digest(content)}
 
 
 def provenance() -> dict[str, Any]:

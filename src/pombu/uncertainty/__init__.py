@@ -15,30 +15,38 @@ if TYPE_CHECKING:
     )
     from pombu.uncertainty.diagnostics import Diagnosis, diagnose
     from pombu.uncertainty.ensembles import estimate, gaussian_member
+    from pombu.uncertainty.finite_ensembles import expected_z_squared, variance_factor
     from pombu.uncertainty.laplace import LastLayerLaplace, last_layer_laplace
+    from pombu.uncertainty.recalibration import Recalibration
 
 _HOME = {
     "Diagnosis": "diagnostics",
     "LastLayerLaplace": "laplace",
+    "Recalibration": "recalibration",
     "diagnose": "diagnostics",
     "estimate": "ensembles",
+    "expected_z_squared": "finite_ensembles",
     "gaussian_member": "ensembles",
     "last_layer_laplace": "laplace",
     "local_uncertainty": "algorithm1",
     "propagate": "algorithm1",
     "q_uncertainty": "algorithm1",
+    "variance_factor": "finite_ensembles",
 }
 
 __all__ = [
     "Diagnosis",
     "LastLayerLaplace",
+    "Recalibration",
     "diagnose",
     "estimate",
+    "expected_z_squared",
     "gaussian_member",
     "last_layer_laplace",
     "local_uncertainty",
     "propagate",
     "q_uncertainty",
+    "variance_factor",
 ]
 
 

@@ -59,7 +59,7 @@ class Interval:
 
 def calibration(error: Any, sigma: Any) -> Calibration:
     """All scores of one dataset's errors and uncertainties."""
-    errors, sigmas = _checked(error, sigma)
+    errors, sigmas = checked(error, sigma)
     z = errors / sigmas
     return Calibration(
         mean_z_squared=float(np.mean(z**2)),
@@ -74,7 +74,7 @@ def calibration(error: Any, sigma: Any) -> Calibration:
 
 def z_scores(error: Any, sigma: Any) -> Float64[ndarray, " n"]:
     """error / sigma, flat."""
-    errors, sigmas = _checked(error, sigma)
+    errors, sigmas = checked(error, sigma)
     return np.asarray(errors / sigmas)
 
 
@@ -116,9 +116,10 @@ def summarise(datasets: Sequence[tuple[Any, Any]]) -> dict[str, Interval]:
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
-def _checked(
+def checked(
     error: Any, sigma: Any
 ) -> tuple[Float64[ndarray, " n"], Float64[ndarray, " n"]]:
+    """Errors and uncertainties, flat and in float64; refused if they cannot be used."""
     errors = np.asarray(error, dtype=np.float64)
     sigmas = np.asarray(sigma, dtype=np.float64)
     if errors.shape != sigmas.shape or errors.size == 0:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from numpy import ndarray
 
 from pombu.errors import UsageError
-from pombu.uncertainty.algorithm1 import q_uncertainty
+from pombu.uncertainty.algorithm1 import Correlation, q_uncertainty
 from pombu.uncertainty.arrays import like, to_numpy
 
 Member = Callable[[Any, Any], Any]
@@ -36,6 +36,7 @@ def estimate(
     gamma: float | int = 1.0,
     ddof: int = 0,
     reward: Reward | None = None,
+    correlation: Correlation = 0,
 ) -> Float[Array, "H *batch"]:
     """Uncertainty in Q at every step of trajectories, from an ensemble and a value.
 
@@ -48,9 +49,11 @@ def estimate(
         gamma: discount factor in (0, 1].
         ddof: 0 if the members are the posterior, 1 if they are samples of it.
         reward: the known reward function; leave it out if members predict rewards.
+        correlation: how errors of different steps depend, as in `q_uncertainty`: 0 is
+            Algorithm 1, ``"full"`` follows every member along the trajectory.
 
     Returns:
-        ``sqrt(D^h)``, ``[H, ...]``.
+        Standard deviations of Q, ``[H, ...]``; ``sqrt(D^h)`` for correlation 0.
     """
     if not members:
         raise UsageError("members is empty; give at least one function.")
@@ -59,7 +62,10 @@ def estimate(
         for k, member in enumerate(members)
     ]
     rewards, next_values = zip(*predictions, strict=True)
-    return q_uncertainty(np.stack(rewards), np.stack(next_values), gamma, ddof)
+    sigma: Array = q_uncertainty(
+        np.stack(rewards), np.stack(next_values), gamma, ddof, correlation
+    )
+    return sigma
 
 
 def gaussian_member(

@@ -1,11 +1,21 @@
 """The configuration of MB-MPO."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from pombu.algorithms.config import Growing, require_baseline, require_imagination
 from pombu.dynamics.config import ImaginationConfig, ModelConfig, PlainReturnConfig
 from pombu.envs import EnvConfig
-from pombu.errors import UsageError, at_least, within
+from pombu.errors import (
+    Amount,
+    Episodes,
+    Iterations,
+    Range,
+    Rows,
+    UsageError,
+    Whole,
+    require_ranges,
+)
 from pombu.optim.config import BaselineConfig, TRPOPolicyConfig, TrustRegionConfig
 
 
@@ -18,20 +28,20 @@ class MBMPOConfig(Growing):
 
     env: EnvConfig = field(default_factory=EnvConfig)
     """The environment."""
-    inner_rate: float = 1e-3
+    inner_rate: Amount = 1e-3
     """alpha, size of the gradient step by which the policy adapts to a model."""
-    updates: int = 30
+    updates: Whole = 30
     """Meta-steps per iteration."""
-    tasks_per_member: int = 4
+    tasks_per_member: Annotated[int, Range("[1, 1000]")] = 4
     """Tasks for each member: every one is adapted to on trajectories of its own."""
-    trajectories: int = 20
+    trajectories: Episodes = 20
     """Real trajectories per iteration, shared out between the adapted policies."""
-    iterations: int = 50
+    iterations: Iterations = 50
     """Iterations that are planned."""
-    evaluation_episodes: int = 20
+    evaluation_episodes: Episodes = 20
     """Real episodes per evaluation of the policy before adaptation; they are not
     learned from."""
-    capacity: int = 0
+    capacity: Rows = 0
     """Real transitions to make room for; 0 takes what the iterations will collect."""
     model: ModelConfig = field(
         default_factory=lambda: ModelConfig(
@@ -49,7 +59,8 @@ class MBMPOConfig(Growing):
         )
     )
     """Virtual trajectories of each task, as many before as after adaptation; tasks, not
-    shards of them, run side by side. The bound is where the published code clips."""
+    shards of them, run side by side. The published code clips states at 1000, in their
+    own units."""
     policy: TRPOPolicyConfig = field(default_factory=TRPOPolicyConfig)
     """The policy."""
     trust_region: TrustRegionConfig = field(
@@ -65,15 +76,10 @@ class MBMPOConfig(Growing):
             reward_clip=None, scale_rewards=False, advantage_clip=None
         )
     )
-    """Discount and units of rewards and advantages."""
+    """PositiveShare and units of rewards and advantages."""
 
     def __post_init__(self) -> None:
-        for name in ("trajectories", "iterations", "evaluation_episodes"):
-            at_least(name, getattr(self, name), 1)
-        at_least("updates", self.updates, 0)
-        at_least("tasks_per_member", self.tasks_per_member, 1)
-        at_least("capacity", self.capacity, 0)
-        within("inner_rate", self.inner_rate, "[0, infinity)", self.inner_rate >= 0)
+        require_ranges(self)
         require_imagination(self.imagination, self.returns)
         require_baseline("MB-MPO", self.baseline, self.returns)
         if self.model.kind == "simulator":

@@ -10,7 +10,17 @@ from pombu.dynamics.config import (
     PlainReturnConfig,
 )
 from pombu.envs import EnvConfig
-from pombu.errors import UsageError, at_least
+from pombu.errors import (
+    Batch,
+    Count,
+    Episodes,
+    Iterations,
+    Rows,
+    Share,
+    UsageError,
+    Whole,
+    require_ranges,
+)
 from pombu.optim.config import BaselineConfig, TRPOPolicyConfig, TrustRegionConfig
 
 
@@ -20,19 +30,17 @@ class StopRuleConfig:
 
     use: bool = False
     """Whether to stop by it; `updates` is then only the most that are done."""
-    every: int = 5
+    every: Count = 5
     """Policy updates between validations."""
-    starts: int = 500
+    starts: Batch = 500
     """Fixed first states from which each member is asked for a return."""
-    tolerance: float = 0.3
+    tolerance: Share = 0.3
     """Largest share of members whose return may be worse than at the last save."""
-    patience: int = 25
+    patience: Count = 25
     """Updates without a save after which to stop and go back to the saved policy."""
 
     def __post_init__(self) -> None:
-        for name in ("every", "starts", "patience"):
-            at_least(f"stop_rule.{name}", getattr(self, name), 1)
-        at_least("stop_rule.tolerance", self.tolerance, 0)
+        require_ranges(self, "stop_rule")
 
 
 @dataclass(frozen=True)
@@ -44,18 +52,18 @@ class METRPOConfig(Growing):
 
     env: EnvConfig = field(default_factory=EnvConfig)
     """The environment."""
-    updates: int = 20
+    updates: Count = 20
     """Policy updates per iteration."""
-    trajectories: int = 30
+    trajectories: Episodes = 30
     """Real trajectories per iteration."""
-    least_steps: int = 0
+    least_steps: Whole = 0
     """Real steps per iteration, at least: where episodes end early, more rounds of
     trajectories are collected; 0 collects a single round (paper)."""
-    iterations: int = 34
+    iterations: Iterations = 34
     """Iterations that are planned."""
-    evaluation_episodes: int = 20
+    evaluation_episodes: Episodes = 20
     """Real episodes per evaluation; they are not learned from."""
-    capacity: int = 0
+    capacity: Rows = 0
     """Real transitions to make room for; 0 takes what the iterations will collect."""
     draw: Draw = "batch"
     """Who draws the member that gives the next state, at every step: the whole batch
@@ -91,13 +99,10 @@ class METRPOConfig(Growing):
             lam=0.95, reward_clip=None, scale_rewards=False, advantage_clip=None
         )
     )
-    """Discount and units of rewards and advantages."""
+    """PositiveShare and units of rewards and advantages."""
 
     def __post_init__(self) -> None:
-        for name in ("updates", "trajectories", "iterations", "evaluation_episodes"):
-            at_least(name, getattr(self, name), 1)
-        at_least("least_steps", self.least_steps, 0)
-        at_least("capacity", self.capacity, 0)
+        require_ranges(self)
         require_imagination(self.imagination, self.returns)
         require_baseline("ME-TRPO", self.baseline, self.returns)
         if self.stop_rule.use and self.model.kind == "simulator":

@@ -1,12 +1,26 @@
 """The configuration of PETS and PETS-U."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from pombu.algorithms.config import Growing
 from pombu.dynamics.config import GaussianModelConfig
 from pombu.envs import EnvConfig
-from pombu.errors import UsageError, at_least, within
+from pombu.errors import (
+    Amount,
+    Batch,
+    Count,
+    Episodes,
+    Evaluations,
+    Iterations,
+    Positive,
+    PositiveShare,
+    Range,
+    Rows,
+    Steps,
+    UsageError,
+    require_ranges,
+)
 from pombu.optim.config import ValueConfig
 
 Propagation = Literal["ts1", "tsinf", "mean"]
@@ -20,39 +34,35 @@ class PlannerConfig:
 
     kind: Literal["cem", "random"] = "cem"
     """The cross-entropy method, or the best of as many random sequences."""
-    horizon: int = 30
+    horizon: Steps = 30
     """Steps that are planned ahead."""
-    population: int = 500
+    population: Batch = 500
     """Sequences that are compared in each iteration (2500 for random shooting in the
     paper)."""
-    elites: int = 50
+    elites: Batch = 50
     """Best sequences, to which the next iteration's distribution is fitted."""
-    iterations: int = 5
+    iterations: Count = 5
     """Iterations of the cross-entropy method, at most."""
-    smoothing: float = 0.1
+    smoothing: Annotated[float, Range("[0, 1)")] = 0.1
     """Share of the previous mean and variance that each iteration keeps."""
-    initial_variance: float = 0.25
+    initial_variance: Amount = 0.25
     """Variance of the first iteration's actions, in policy space."""
-    least_variance: float = 0.001
+    least_variance: Amount = 0.001
     """When no action's variance is above this, iterations stop."""
     warm_start: bool = True
     """Begin with the previous step's plan, moved on by one; otherwise in the middle."""
     propagation: Propagation = "tsinf"
     """How imagined particles move."""
-    particles: int = 20
+    particles: Annotated[int, Range("[1, 1e5]")] = 20
     """Particles per sequence, a multiple of the members; `mean` has a single one."""
 
     def __post_init__(self) -> None:
-        for name in ("horizon", "population", "elites", "iterations", "particles"):
-            at_least(f"planner.{name}", getattr(self, name), 1)
+        require_ranges(self, "planner")
         if self.elites > self.population:
             raise UsageError(
                 f"planner.elites is {self.elites}, more than planner.population = "
                 f"{self.population}: lower it."
             )
-        share = self.smoothing
-        within("planner.smoothing", share, "[0, 1)", 0 <= share < 1)
-        at_least("planner.initial_variance", self.initial_variance, 0)
 
 
 @dataclass(frozen=True)
@@ -65,23 +75,24 @@ class PETSConfig(Growing):
 
     env: EnvConfig = field(default_factory=EnvConfig)
     """The environment."""
-    kappa: float = 0.0
+    kappa: Amount = 0.0
     """How much of sqrt(U), the uncertainty of a sequence's return by Algorithm 1, is
     taken off its mean return when sequences are ranked; 0 is PETS."""
-    trajectories: int = 1
+    trajectories: Episodes = 1
     """Real trajectories per iteration, planned side by side; those of the first
     iteration take random actions."""
-    iterations: int = 200
+    iterations: Iterations = 200
     """Iterations that are planned."""
-    evaluation_episodes: int = 0
+    evaluation_episodes: Evaluations = 0
     """Real episodes per evaluation, which are not learned from; 0 reports the collected
     ones instead, as the paper does, because planning is what costs time."""
-    capacity: int = 0
+    capacity: Rows = 0
     """Real transitions to make room for; 0 takes what the iterations will collect."""
-    gamma: float = 1.0
-    """Discount of imagined rewards; 1 is the paper's sum."""
-    runaway: float = 1e5
-    """A sequence that leads a state beyond plus or minus this ranks last."""
+    gamma: PositiveShare = 1.0
+    """PositiveShare of imagined rewards; 1 is the paper's sum."""
+    runaway: Positive = 1e5
+    """A sequence ranks last when it leads a number of the state further than this many
+    standard deviations from the mean of the real observations."""
     model: GaussianModelConfig = field(default_factory=GaussianModelConfig)
     """The learned dynamics and its fit."""
     planner: PlannerConfig = field(default_factory=PlannerConfig)
@@ -93,16 +104,11 @@ class PETSConfig(Growing):
     )
     """V of Algorithm 1, learned from what real trajectories earned within the planner's
     horizon."""
-    value_samples: int = 5000
+    value_samples: Batch = 5000
     """Real steps that V learns from in each iteration."""
 
     def __post_init__(self) -> None:
-        at_least("kappa", self.kappa, 0)
-        for name in ("trajectories", "iterations"):
-            at_least(name, getattr(self, name), 1)
-        for name in ("evaluation_episodes", "capacity"):
-            at_least(name, getattr(self, name), 0)
-        within("gamma", self.gamma, "(0, 1]", 0 < self.gamma <= 1)
+        require_ranges(self)
         particles, members = self.planner.particles, self.model.members
         if self.planner.propagation != "mean" and particles % members:
             raise UsageError(

@@ -286,7 +286,11 @@ def _along_the_mean(
             local = jnp.where(running > 0, local, 0.0)
         # 3. Nothing is earned after an end.
         earned = jnp.where(running > 0, mean.rewards, 0.0)
-        return (_bounded(rules, mean.states), proceeds), (earned, local, proceeds)
+        return (_bounded(dynamics, rules, mean.states), proceeds), (
+            earned,
+            local,
+            proceeds,
+        )
 
     begin = (first, jnp.ones(first.shape[0]))
     _, (rewards, local, continues) = jax.lax.scan(step, begin, actions)
@@ -334,7 +338,7 @@ def _by_particles(
         reward, ends = (x.reshape(count, population) for x in ahead[1:])
         earned = jnp.mean(jnp.where(running > 0, reward, 0.0), 0)
         following = ahead.states.reshape(count, population, dim)
-        return (_bounded(rules, following), running * ~ends), earned
+        return (_bounded(dynamics, rules, following), running * ~ends), earned
 
     begin = (
         jnp.broadcast_to(first, (count, population, dim)),
@@ -346,7 +350,9 @@ def _by_particles(
     return discounts @ rewards
 
 
-def _bounded(rules: PlanRules, state: Float[Array, "*b o"]) -> Float[Array, "*b o"]:
+def _bounded(
+    dynamics: Dynamics, rules: PlanRules, state: Float[Array, "*b o"]
+) -> Float[Array, "*b o"]:
     """A state that ran away is no number, and neither is any return after it."""
-    inside = jnp.all(jnp.abs(state) <= rules.runaway, -1, keepdims=True)
-    return jnp.where(inside, state, jnp.nan)
+    inside = dynamics.plausible(state, rules.runaway)
+    return jnp.where(inside[..., None], state, jnp.nan)

@@ -6,7 +6,15 @@ from typing import SupportsFloat
 from pombu.algorithms.config import ExplorationConfig, Growing, require_imagination
 from pombu.dynamics.config import ImaginationConfig, ModelConfig, ReturnConfig
 from pombu.envs import EnvConfig
-from pombu.errors import UsageError, at_least
+from pombu.errors import (
+    Amount,
+    Episodes,
+    Iterations,
+    Rows,
+    UsageError,
+    Whole,
+    require_ranges,
+)
 from pombu.optim.config import PolicyConfig, TailConfig, ValueConfig
 
 ALPHA_FACTOR = 1.3
@@ -17,31 +25,41 @@ ALPHA_FLOOR = 0.01
 
 
 @dataclass(frozen=True)
+class CalibrationConfig:
+    """How the uncertainty of Q-values is corrected by real returns."""
+
+    use: bool = False
+    """Whether every evaluation of five or more episodes also fits the scale of the
+    uncertainty, and how errors of different steps depend, to n-step returns of its real
+    episodes. It costs no real steps and changes nothing in learning."""
+
+
+@dataclass(frozen=True)
 class POMBUConfig(Growing):
     """Policy Optimization with Model-Based Uncertainty (Algorithm 2)."""
 
     env: EnvConfig = field(default_factory=EnvConfig)
     """The environment."""
-    alpha: float = 0.5
+    alpha: Amount = 0.5
     """How much the uncertainty of the surrogate objective is penalised."""
-    minimum_kl: float | None = None
+    minimum_kl: Amount | None = None
     """While an update's KL stays below this, alpha shrinks, to a hundredth at most, and
     above twice this it grows back, so that the penalty cannot stop the policy
     altogether; None keeps alpha as it is (paper)."""
-    beta: float = 10.0
+    beta: Amount = 10.0
     """How much exploration policies seek uncertainty."""
-    updates: int = 20
+    updates: Whole = 20
     """M, policy updates per iteration."""
-    trajectories: int = 10
+    trajectories: Episodes = 10
     """N, real trajectories per iteration."""
-    least_steps: int = 0
+    least_steps: Whole = 0
     """Real steps per iteration, at least: where episodes end early, more rounds of
     trajectories are collected; 0 collects a single round (paper)."""
-    iterations: int = 100
+    iterations: Iterations = 100
     """Iterations over which learning rates fall."""
-    evaluation_episodes: int = 20
+    evaluation_episodes: Episodes = 20
     """Real episodes per evaluation; they are not learned from."""
-    capacity: int = 0
+    capacity: Rows = 0
     """Real transitions to make room for; 0 takes what the iterations will collect."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """The learned dynamics and its fit."""
@@ -57,19 +75,11 @@ class POMBUConfig(Growing):
     """Units of rewards, advantages and uncertainty."""
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
     """Exploration policies."""
+    calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
+    """Correction of the uncertainty by real returns."""
 
     def __post_init__(self) -> None:
-        at_least("capacity", self.capacity, 0)
-        at_least("alpha", self.alpha, 0)
-        at_least("beta", self.beta, 0)
-        if self.minimum_kl is not None:
-            at_least("minimum_kl", self.minimum_kl, 0)
-        at_least("updates", self.updates, 0)
-        at_least("trajectories", self.trajectories, 1)
-        at_least("least_steps", self.least_steps, 0)
-        at_least("iterations", self.iterations, 1)
-        at_least("evaluation_episodes", self.evaluation_episodes, 1)
-        at_least("exploration.policies", self.exploration.policies, 0)
+        require_ranges(self)
         require_imagination(self.imagination, self.returns)
         if self.tail.use and not self.returns.bootstrap:
             raise UsageError(

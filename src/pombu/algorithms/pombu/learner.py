@@ -8,6 +8,7 @@ first, every evaluated policy has learned from exactly the real steps counted so
 MEPPO is the same with alpha = 0, beta = 0 and no exploration policies.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -48,6 +49,7 @@ from pombu.optim.ppo import (
     value_adam,
 )
 from pombu.rng import Keys
+from pombu.rollout.held_out import Calibrated, calibration_of, not_calibrated
 from pombu.rollout.imagine import Imagined
 from pombu.rollout.plan import RolloutPlan
 from pombu.rollout.real import alone, gather
@@ -65,6 +67,8 @@ class State(WithEnsemble):
     tail: VarianceValue | None = None
     """U_psi; None where nothing continues D past the end of a trajectory."""
     tail_optimiser: Any = None
+    calibration: Calibrated | None = None
+    """How sigma is corrected; None where that is not asked for."""
 
 
 class Learner(EnsembleLearner[POMBUConfig, State]):
@@ -100,7 +104,13 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
             tail=tail,
             tail_optimiser=tail and value_adam(config.tail).init(tail.network),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
+            calibration=not_calibrated() if self.calibrates else None,
         )
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether evaluations correct sigma: a simulator has none."""
+        return self.config.calibration.use and self.config.model.kind == "ensemble"
 
     def iterate(
         self, state: State, episodes: EpisodeStore, stage: StageTimer
@@ -117,8 +127,27 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
             episodes.append(collected)
         state, learned = self.update(state, episodes, collected, stage)
         with stage("evaluate"):
-            evaluated = self.evaluate(state, keys)
-        return state, {**evaluated, **learned, **sought}
+            evaluated, real = self.evaluation(state, keys)
+            state, calibrated = self.calibrate(state, real)
+        return state, {**evaluated, **calibrated, **learned, **sought}
+
+    def calibrate(self, state: State, real: Sequence[Episode]) -> tuple[State, Metrics]:
+        """Fit the correction of sigma to real episodes that nothing was learned from.
+
+        Where it cannot be fitted the state says that there is none: what was right of
+        an earlier model need not be right of this one.
+        """
+        if state.calibration is None:
+            return state, {}
+        found = calibration_of(
+            state.value,
+            self.dynamics(state),
+            self.rules,
+            real,
+            self.task.horizon,
+        )
+        state = eqx.tree_at(lambda s: s.calibration, state, found)
+        return state, found.metrics()
 
     def explore(
         self, state: State, episodes: EpisodeStore

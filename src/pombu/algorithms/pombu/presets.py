@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pombu.algorithms.config import ExplorationConfig
-from pombu.algorithms.pombu.config import POMBUConfig
+from pombu.algorithms.pombu.config import CalibrationConfig, POMBUConfig
 from pombu.algorithms.presets import (
     FIRST_LOG_STD,
     REWARD_CLIP,
@@ -151,6 +151,7 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
         value=_fast_value(2000, 3e-4),
         tail=_fast_tail(2000, 1e-3),
         exploration=_no_explorers(200),
+        calibration=CalibrationConfig(use=True),
         returns=_fast_returns(REWARD_CLIP),
     )
 
@@ -219,6 +220,7 @@ def _fast_point(horizon: int) -> POMBUConfig:
         value=_fast_value(500, 1e-3, hidden=(32, 32)),
         tail=_fast_tail(500, 1e-3, hidden=(32, 32)),
         exploration=_no_explorers(100),
+        calibration=CalibrationConfig(use=True),
         returns=_fast_returns(None),
     )
 
@@ -257,6 +259,7 @@ def _fast_foreign(horizon: int) -> POMBUConfig:
         value=_fast_value(1000, 1e-3, epochs=5),
         tail=_fast_tail(1000, 1e-3),
         exploration=_no_explorers(imagination.trajectories // 2),
+        calibration=CalibrationConfig(use=True),
         returns=_fast_returns(None),
     )
 
@@ -282,4 +285,5 @@ def smoke(task: str, horizon: int | None) -> POMBUConfig:
         ),
         tail=replace(base.tail, minibatch=min(60, samples), hidden=(16, 16)),
         exploration=replace(base.exploration, policies=2, trajectories=8),
+        calibration=CalibrationConfig(),
     )

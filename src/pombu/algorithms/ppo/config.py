@@ -1,10 +1,24 @@
 """The configuration of PPO."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from pombu.envs import EnvConfig
-from pombu.errors import UsageError, at_least, within
+from pombu.errors import (
+    Amount,
+    Count,
+    Episodes,
+    Iterations,
+    LogStd,
+    Positive,
+    PositiveShare,
+    Range,
+    Rate,
+    Share,
+    Sizes,
+    UsageError,
+    require_ranges,
+)
 
 
 @dataclass(frozen=True)
@@ -16,40 +30,40 @@ class PPOConfig:
 
     env: EnvConfig = field(default_factory=EnvConfig)
     """The environment."""
-    trajectories: int = 10
+    trajectories: Episodes = 10
     """Real trajectories per iteration: the batch of an update."""
-    iterations: int = 100
+    iterations: Iterations = 100
     """Iterations of whole trajectories over which the learning rate falls; what counts
     is their real steps."""
-    evaluation_episodes: int = 20
+    evaluation_episodes: Episodes = 20
     """Real episodes per evaluation; they are not learned from."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Sizes = (64, 64)
     """Hidden layer sizes of policy and value function, which share none."""
     activation: Literal["tanh", "relu"] = "tanh"
     """What comes after each hidden layer."""
     orthogonal: bool = True
     """Start from orthogonal layers with a tiny policy output."""
-    log_std: float = 0.0
+    log_std: LogStd = 0.0
     """Logarithm of the standard deviation to start from."""
-    learning_rate: float = 3e-4
+    learning_rate: Rate = 3e-4
     """Adam's step size in the first iteration."""
-    final_learning_rate: float = 0.0
+    final_learning_rate: Rate = 0.0
     """Adam's step size after the steps of all iterations; falls linearly in between."""
-    epochs: int = 10
+    epochs: Count = 10
     """Passes over the batch per iteration."""
-    minibatch: int = 200
+    minibatch: Annotated[int, Range("[2, 1e7]")] = 200
     """Samples per gradient step."""
-    clip: float = 0.1
+    clip: Positive = 0.1
     """epsilon of the clipped ratio."""
-    gamma: float = 0.99
+    gamma: PositiveShare = 0.99
     """Discount factor."""
-    lam: float = 0.95
+    lam: Share = 0.95
     """lambda of the advantage estimate."""
-    entropy_weight: float = 0.0
+    entropy_weight: Amount = 0.0
     """Weight of the entropy bonus."""
-    value_weight: float = 0.5
+    value_weight: Amount = 0.5
     """Weight of the value function's squared error."""
-    gradient_clip: float = 1e9
+    gradient_clip: Positive = 1e9
     """Largest global norm of a gradient; the default lets every gradient pass."""
     normalise_observations: bool = True
     """Shift and scale observations by the mean and deviation of those before."""
@@ -57,12 +71,7 @@ class PPOConfig:
     """Divide rewards by the standard deviation of the real returns so far."""
 
     def __post_init__(self) -> None:
-        for name in ("trajectories", "iterations", "evaluation_episodes", "epochs"):
-            at_least(name, getattr(self, name), 1)
-        at_least("minibatch", self.minibatch, 2)
-        within("gamma", self.gamma, "(0, 1]", 0 < self.gamma <= 1)
-        within("lam", self.lam, "[0, 1]", 0 <= self.lam <= 1)
-        within("clip", self.clip, "(0, infinity)", self.clip > 0)
+        require_ranges(self)
 
     def planned_steps(self, horizon: int) -> int:
         """Real steps over which the learning rate falls."""

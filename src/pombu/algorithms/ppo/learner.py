@@ -196,7 +196,7 @@ class Learner:
 
 
 class Recorder:
-    """Acts with the policy and remembers what it drew and expected."""
+    """Acts with the policy, and stores its actions and values."""
 
     def __init__(
         self,

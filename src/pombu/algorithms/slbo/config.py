@@ -9,7 +9,17 @@ from pombu.dynamics.config import (
     PlainReturnConfig,
 )
 from pombu.envs import EnvConfig
-from pombu.errors import UsageError, at_least
+from pombu.errors import (
+    Amount,
+    Count,
+    Episodes,
+    Iterations,
+    Rows,
+    Share,
+    UsageError,
+    Whole,
+    require_ranges,
+)
 from pombu.optim.config import TRPOPolicyConfig, TrustRegionConfig, ValueConfig
 
 
@@ -17,11 +27,14 @@ from pombu.optim.config import TRPOPolicyConfig, TrustRegionConfig, ValueConfig
 class NoiseConfig:
     """Ornstein-Uhlenbeck noise, added to the policy's actions in policy space."""
 
-    theta: float = 0.15
+    theta: Share = 0.15
     """Share of the noise that is forgotten at each step."""
-    sigma: float = 0.3
+    sigma: Amount = 0.3
     """Standard deviation of what is added at each step; 0 explores by the policy's own
     noise alone."""
+
+    def __post_init__(self) -> None:
+        require_ranges(self, "noise")
 
 
 @dataclass(frozen=True)
@@ -33,26 +46,26 @@ class SLBOConfig(Growing):
 
     env: EnvConfig = field(default_factory=EnvConfig)
     """The environment."""
-    trajectories: int = 50
+    trajectories: Episodes = 50
     """Real trajectories per iteration (a stage)."""
-    least_steps: int = 0
+    least_steps: Whole = 0
     """Real steps per iteration, at least: where episodes end early, more rounds of
     trajectories are collected; 0 collects a single round (paper)."""
-    iterations: int = 20
+    iterations: Iterations = 20
     """Iterations that are planned."""
-    rounds: int = 20
+    rounds: Count = 20
     """Rounds per iteration, each of model updates and then policy updates."""
-    model_updates: int = 100
+    model_updates: Whole = 100
     """Gradient steps of the model per round."""
-    policy_updates: int = 40
+    policy_updates: Whole = 40
     """TRPO steps per round, each on virtual trajectories of its own."""
-    evaluation_episodes: int = 20
+    evaluation_episodes: Episodes = 20
     """Real episodes per evaluation; they are not learned from."""
-    capacity: int = 0
+    capacity: Rows = 0
     """Real transitions to make room for; 0 takes what the iterations will collect."""
-    entropy_weight: float = 0.005
+    entropy_weight: Amount = 0.005
     """Weight of the policy's entropy within plus or minus 2 in each TRPO step."""
-    entropy_iterations: int = 50
+    entropy_iterations: Whole = 50
     """Iterations with the entropy bonus; later ones do without."""
     noise: NoiseConfig = field(default_factory=NoiseConfig)
     """What is added to actions while real data is collected."""
@@ -61,8 +74,8 @@ class SLBOConfig(Growing):
     imagination: ImaginationConfig = field(
         default_factory=lambda: ImaginationConfig(trajectories=20, runaway=1e3)
     )
-    """Virtual trajectories. The bound is about the 100 standard deviations at which the
-    published code clips states."""
+    """Virtual trajectories. The bound is looser than the 100 standard deviations at
+    which the published code clips states."""
     policy: TRPOPolicyConfig = field(default_factory=TRPOPolicyConfig)
     """The policy."""
     trust_region: TrustRegionConfig = field(
@@ -88,14 +101,10 @@ class SLBOConfig(Growing):
             advantage_clip=None,
         )
     )
-    """Discount and units of rewards and advantages."""
+    """PositiveShare and units of rewards and advantages."""
 
     def __post_init__(self) -> None:
-        for name in ("trajectories", "iterations", "rounds", "evaluation_episodes"):
-            at_least(name, getattr(self, name), 1)
-        for name in ("least_steps", "model_updates", "policy_updates", "capacity"):
-            at_least(name, getattr(self, name), 0)
-        at_least("entropy_weight", self.entropy_weight, 0)
+        require_ranges(self)
         require_imagination(self.imagination, self.returns)
 
     def require_full_minibatches(self, horizon: int) -> None:

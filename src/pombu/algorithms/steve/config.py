@@ -1,47 +1,68 @@
 """The configuration of STEVE and STEVE-U."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from pombu.dynamics.config import Precision
 from pombu.envs import EnvConfig
-from pombu.errors import UsageError, at_least, within
+from pombu.errors import (
+    Amount,
+    Batch,
+    Count,
+    Episodes,
+    Iterations,
+    Members,
+    PositiveShare,
+    Range,
+    Rate,
+    Share,
+    Sizes,
+    UsageError,
+    Whole,
+    require_ranges,
+)
 
 
 @dataclass(frozen=True)
 class ActorCriticConfig:
     """The deterministic actor and the ensemble of critics."""
 
-    members: int = 4
+    members: Members = 4
     """Critics."""
-    actor_hidden: tuple[int, ...] = (128, 128, 128)
+    actor_hidden: Sizes = (128, 128, 128)
     """Hidden layer sizes of the actor (ReLU; tanh after its output)."""
-    critic_hidden: tuple[int, ...] = (128, 128, 128)
+    critic_hidden: Sizes = (128, 128, 128)
     """Hidden layer sizes of each critic (ReLU)."""
-    learning_rate: float = 3e-4
+    learning_rate: Rate = 3e-4
     """Adam's step size."""
-    saturation_weight: float = 0.001
+    saturation_weight: Amount = 0.001
     """Weight of the mean square of the actor's outputs before tanh."""
+
+    def __post_init__(self) -> None:
+        require_ranges(self, "actor_critic")
 
 
 @dataclass(frozen=True)
 class ExpansionModelConfig:
     """Ensembles of transition, reward and termination networks."""
 
-    members: int = 4
+    members: Members = 4
     """Networks in each of the three ensembles."""
-    hidden: tuple[int, ...] = (512, 512, 512, 512, 512, 512, 512)
+    hidden: Sizes = (512, 512, 512, 512, 512, 512, 512)
     """Hidden layer sizes of transition networks (ReLU)."""
-    reward_hidden: tuple[int, ...] = (128, 128, 128)
+    reward_hidden: Sizes = (128, 128, 128)
     """Hidden layer sizes of reward and termination networks (ReLU)."""
-    learning_rate: float = 3e-4
+    learning_rate: Rate = 3e-4
     """Adam's step size."""
-    weight_decay: float = 1e-4
+    weight_decay: Amount = 1e-4
     """Half of this times the squared norm of all parameters is added to the loss."""
-    pretraining: int = 10_000
+    pretraining: Whole = 10_000
     """Gradient steps of the models before the first of actor and critics."""
     precision: Precision = "float32"
     """Number format of matrix products; sums are always float32."""
+
+    def __post_init__(self) -> None:
+        require_ranges(self, "model")
 
 
 @dataclass(frozen=True)
@@ -58,29 +79,29 @@ class STEVEConfig:
     are weighted: `samples` is STEVE, the variance of the target's samples; `bellman` is
     STEVE-U, Algorithm 1's local uncertainties along the way plus the variance of the
     critics at its end."""
-    expansion: int = 3
+    expansion: Annotated[int, Range("[0, 1000]")] = 3
     """H, steps by which targets are expanded in the model; 0 is DDPG with an ensemble
     of critics."""
-    trajectories: int = 5
+    trajectories: Episodes = 5
     """Real trajectories per iteration, collected side by side."""
-    iterations: int = 200
+    iterations: Iterations = 200
     """Iterations that are planned."""
-    evaluation_episodes: int = 20
+    evaluation_episodes: Episodes = 20
     """Real episodes per evaluation; they are not learned from."""
-    updates_per_step: float = 4.0
+    updates_per_step: Annotated[float, Range("[0, 1e4]")] = 4.0
     """Gradient steps per real step, of the models as well as of actor and critics."""
-    learning_starts: int = 10_000
+    learning_starts: Whole = 10_000
     """Real steps with random actions, before the first gradient step."""
-    batch_size: int = 512
+    batch_size: Batch = 512
     """Samples per gradient step."""
-    capacity: int = 1_000_000
+    capacity: Annotated[int, Range("[1, 1e8]")] = 1_000_000
     """Most recent real transitions that are learned from."""
-    gamma: float = 0.99
+    gamma: PositiveShare = 0.99
     """Discount factor."""
-    target_period: int = 500
+    target_period: Count = 500
     """Gradient steps after which the critics and models that give targets are replaced
     by the present ones."""
-    explore_chance: float = 0.05
+    explore_chance: Share = 0.05
     """Probability with which an entry of an action is drawn anew around the actor's (in
     the published code a misspelt name makes it 0)."""
     model: ExpansionModelConfig = field(default_factory=ExpansionModelConfig)
@@ -89,17 +110,7 @@ class STEVEConfig:
     """Actor and critics."""
 
     def __post_init__(self) -> None:
-        for name in ("trajectories", "iterations", "evaluation_episodes"):
-            at_least(name, getattr(self, name), 1)
-        for name in ("batch_size", "capacity", "target_period"):
-            at_least(name, getattr(self, name), 1)
-        for name in ("expansion", "updates_per_step", "learning_starts"):
-            at_least(name, getattr(self, name), 0)
-        at_least("model.members", self.model.members, 1)
-        at_least("actor_critic.members", self.actor_critic.members, 1)
-        within("gamma", self.gamma, "(0, 1]", 0 < self.gamma <= 1)
-        chance = self.explore_chance
-        within("explore_chance", chance, "[0, 1]", 0 <= chance <= 1)
+        require_ranges(self)
         for name, members in (
             ("model.members", self.model.members),
             ("actor_critic.members", self.actor_critic.members),

@@ -168,13 +168,13 @@ def learning_curves(experiments: Sequence[Experiment]) -> Chart:
 
 
 def overfitting(experiments: Sequence[Experiment]) -> Chart:
-    """What the model promised (dashed) and what the world gave (solid)."""
+    """What the model promised (dashed) and what the real environment gave (solid)."""
     entries = entries_of(experiments)
     real = _lines(entries, "return_real")
     whole = [entry for entry in entries if _imagines_episodes(entry)]
     model = _lines(whole, "return_model", dash="dash", suffix=", in the model")
-    keys = [_key("in the real world", "solid"), _key("in the model", "dash")]
-    title = "Return in the model and in the world"
+    keys = [_key("in the real environment", "solid"), _key("in the model", "dash")]
+    title = "Return in the model and in the real environment"
     return Chart(title, [*real, *model, *keys], _by_steps("return"), True)
 
 

@@ -26,7 +26,7 @@ from pombu.envs import collect
 from pombu.errors import UsageError
 from pombu.rng import Keys
 from pombu.rollout.imagine import ImaginationRules
-from pombu.rollout.q_value import q_returns, q_uncertainty
+from pombu.rollout.q_value import q_estimate, q_returns, q_uncertainty
 from pombu.training.algorithm import Algorithm
 from pombu.training.run import Run
 
@@ -45,7 +45,7 @@ class Calibrated:
     error: Float64[ndarray, " n"]
     """Mean real return minus the model's Q."""
     uncertainty: Float64[ndarray, " n"]
-    """sqrt(U)."""
+    """sqrt(U); where the run corrected it by real returns, that instead."""
     noise: float
     """Standard deviation of the error by sampling alone."""
 
@@ -76,7 +76,7 @@ class RunMeasures:
 
 
 def measure(
-    run: Run, name: str, film: bool, calibration: bool, env: str | None, say: Say
+    run: Run, name: str, video: bool, calibration: bool, env: str | None, say: Say
 ) -> RunMeasures:
     """Load a run's last checkpoint and measure what is asked for.
 
@@ -97,15 +97,15 @@ def measure(
         algorithm = algorithm_of(run, env)
         return algorithm, load_state(run, algorithm)
 
-    calibrated = filmed = None
-    loaded = attempt("film and no calibration", load)
+    calibrated = recorded = None
+    loaded = attempt("video and no calibration", load)
     if loaded is not None and calibration:
         say(f"comparing the uncertainty of {name} with real returns")
         calibrated = attempt("calibration", lambda: calibrate(*loaded))
-    if loaded is not None and film:
-        say(f"filming {name}")
-        filmed = attempt("film", lambda: preview(*loaded))
-    return RunMeasures(calibrated, filmed, tuple(missing))
+    if loaded is not None and video:
+        say(f"recording {name}")
+        recorded = attempt("video", lambda: preview(*loaded))
+    return RunMeasures(calibrated, recorded, tuple(missing))
 
 
 def calibrate(algorithm: Algorithm[Any], state: Any, seed: int = 0) -> Calibrated:
@@ -131,9 +131,13 @@ def calibrate(algorithm: Algorithm[Any], state: Any, seed: int = 0) -> Calibrate
         jnp.repeat(actions, IMAGINED, 0),
         keys.jax("imagined"),
     )
-    uncertainty = q_uncertainty(
-        *task, observations, actions, IMAGINED, keys.jax("uncertainty")
-    )
+    pairs = (*task, observations, actions, IMAGINED, keys.jax("uncertainty"))
+    corrected = state.calibration
+    if corrected is not None and int(corrected.episodes):
+        found = q_estimate(*pairs, jnp.float32(corrected.rho))
+        uncertainty = float(corrected.scale) * found.sigma
+    else:
+        uncertainty = q_uncertainty(*pairs)
     model = np.where(np.asarray(sound), np.asarray(imagined, float), np.nan)
     return _compare(
         real, model.reshape(STARTS, IMAGINED), np.asarray(uncertainty, float)
@@ -192,9 +196,9 @@ def _discounted(rewards: np.ndarray, rules: ImaginationRules) -> float:
 
 
 def preview(algorithm: Algorithm[Any], state: Any, seed: int = 0) -> Preview:
-    """Film one episode of the deterministic policy."""
+    """Record one episode of the deterministic policy."""
     pictures, total, rate = frames(algorithm.task, algorithm.policy(state), seed)
     with tempfile.TemporaryDirectory() as folder:
-        picture = write_video(Path(folder) / "film.mp4", pictures, rate)
+        picture = write_video(Path(folder) / "video.mp4", pictures, rate)
         text = base64.b64encode(picture.read_bytes()).decode()
     return Preview(f"data:image/gif;base64,{text}", total, len(pictures) - 1)

@@ -48,7 +48,7 @@ class ReportPage:
 
 def build(
     folders: Sequence[Path],
-    film: bool = True,
+    video: bool = True,
     calibration: bool = True,
     env: str | None = None,
     say: Say = lambda _: None,
@@ -57,7 +57,7 @@ def build(
 
     Args:
         folders: run folders; one that is named twice counts once.
-        film: film an episode of each run.
+        video: record an episode of each run.
         calibration: compare each run's uncertainty with real returns.
         env: an environment outside pombu whose code may be run.
         say: told of progress.
@@ -71,10 +71,10 @@ def build(
     curves = read_curves(list({path.resolve(): path for path in folders}.values()))
     experiments = arrange(curves)
     measured: dict[int, RunMeasures] = {}
-    if film or calibration:
+    if video or calibration:
         for entry in entries_of(experiments):
             measured[entry.number] = measure(
-                entry.curve.run, entry.name, film, calibration, env, say
+                entry.curve.run, entry.name, video, calibration, env, say
             )
     page = render(experiments, sections(experiments, measured))
     finals = {str(curve.run.path): curve.final() for curve in curves}
@@ -119,7 +119,7 @@ def sections(experiments: Sequence[Experiment], measured: Found) -> list[PageSec
         ),
         PageSection("Stage times", "", [charts.stage_times(experiments)]),
         _configs(experiments),
-        _films(experiments, measured),
+        _videos(experiments, measured),
     ]
     shown = [_without_empty_charts(section) for section in every]
     return [section for section in shown if section.charts or section.html]
@@ -242,15 +242,16 @@ def _spec_text(entry: Entry) -> str:
     return json.dumps(config_file.to_json(entry.curve.run.spec), indent=2)
 
 
-def _films(experiments: Sequence[Experiment], measured: Found) -> PageSection:
+def _videos(experiments: Sequence[Experiment], measured: Found) -> PageSection:
     cards = "".join(
         f'<figure class="card" data-run="{entry.number}">'
         f"<h3>{html.escape(entry.name)}</h3>"
-        f'<img src="{html.escape(film.uri)}" alt="One episode of '
+        f'<img src="{html.escape(video.uri)}" alt="One episode of '
         f'{html.escape(entry.name)}"><figcaption class="quiet">Return '
-        f"{_number(film.episode_return)} in {film.steps:,} steps</figcaption></figure>"
+        f"{_number(video.episode_return)} in {video.steps:,} steps</figcaption>"
+        "</figure>"
         for entry in entries_of(experiments)
-        if (film := measured.get(entry.number, RunMeasures()).preview) is not None
+        if (video := measured.get(entry.number, RunMeasures()).preview) is not None
     )
     text = "One episode of the last checkpoint with mean actions."
     grid = f'<div class="grid">{cards}</div>' if cards else ""

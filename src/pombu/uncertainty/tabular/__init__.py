@@ -6,7 +6,6 @@ and three uncertainty Bellman equations that bound it: the paper's ``U``, the ol
 paper's assumptions 1 and 2, ``D = W <= U``; with assumption 3 also ``U <= B``.
 """
 
-from pombu.uncertainty.tabular.assumptions import Assumptions, assumptions
 from pombu.uncertainty.tabular.bounds import (
     backup,
     exact_bound,
@@ -22,7 +21,11 @@ from pombu.uncertainty.tabular.posteriors import (
     TabularPosterior,
     chain,
 )
-from pombu.uncertainty.tabular.variance import posterior_variance
+from pombu.uncertainty.tabular.variance import (
+    Assumptions,
+    assumptions,
+    posterior_variance,
+)
 
 __all__ = [
     "Assumptions",

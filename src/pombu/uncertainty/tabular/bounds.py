@@ -11,9 +11,13 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from pombu.errors import UsageError
-from pombu.uncertainty.tabular import checks
-from pombu.uncertainty.tabular.posteriors import TabularPosterior
-from pombu.uncertainty.tabular.values import mean_values, policy_average
+from pombu.uncertainty.tabular.posteriors import (
+    TabularPosterior,
+    horizon_and_gamma,
+    mean_values,
+    policy_average,
+    policy_for,
+)
 from pombu.uncertainty.tabular.variance import Method, value_moments
 
 
@@ -137,5 +141,5 @@ def backup(
 def _checked(
     posterior: TabularPosterior, policy: Any, horizon: int, gamma: float | int
 ) -> Float64[ndarray, "S A"]:
-    checks.horizon_and_gamma(horizon, gamma)
-    return checks.policy_for(policy, *posterior.mean_rewards.shape)
+    horizon_and_gamma(horizon, gamma)
+    return policy_for(policy, *posterior.mean_rewards.shape)

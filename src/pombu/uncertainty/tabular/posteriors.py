@@ -3,6 +3,9 @@
 Both families draw the row block ``(P_s, R_s)`` of every state independently of every
 other state: the paper's assumption 2. The whole MDP is never one draw of one member;
 that reading would contradict Theorem 1 (see the guide on uncertainty).
+
+Below them are the values of a policy in the mean MDP; above, checks of arguments, whose
+errors name the argument and the index.
 """
 
 from dataclasses import dataclass
@@ -14,7 +17,74 @@ from jaxtyping import Bool, Float64
 from numpy import ndarray
 
 from pombu.errors import UsageError
-from pombu.uncertainty.tabular import checks
+
+# Rows given in float32 sum to 1 within about 1e-7 per entry.
+SUM_TOLERANCE = 1e-6
+
+
+def finite(name: str, value: Any, axes: str) -> Float64[ndarray, "..."]:
+    """A read-only float64 copy with one dimension per letter of ``axes``."""
+    array = np.array(value, dtype=np.float64)
+    if array.ndim != len(axes) or 0 in array.shape:
+        raise UsageError(
+            f"{name} has shape {array.shape}; it must be [{','.join(axes)}] with no "
+            "empty axis."
+        )
+    _refuse_where(name, array, ~np.isfinite(array), "it must be finite")
+    array.flags.writeable = False
+    return array
+
+
+def shaped(name: str, array: ndarray, shape: tuple[int, ...], like: str) -> None:
+    """Refuse an array whose shape does not follow from another argument's."""
+    if array.shape != shape:
+        raise UsageError(
+            f"{name} has shape {array.shape}; {like} asks for shape {shape}."
+        )
+
+
+def non_negative(name: str, array: Float64[ndarray, "..."]) -> None:
+    """Refuse negative entries."""
+    _refuse_where(name, array, array < 0, "it must not be negative")
+
+
+def distributions(name: str, array: Float64[ndarray, "..."]) -> None:
+    """Refuse an array whose last axis does not hold probabilities that sum to 1."""
+    non_negative(name, array)
+    sums = array.sum(axis=-1)
+    wrong = np.argwhere(np.abs(sums - 1.0) > SUM_TOLERANCE)
+    if len(wrong):
+        index = tuple(wrong[0])
+        raise UsageError(
+            f"{_entry(name, index)} sums to {sums[index]:.9g}; probabilities must sum "
+            "to 1."
+        )
+
+
+def policy_for(policy: Any, states: int, actions: int) -> Float64[ndarray, "S A"]:
+    """The policy as float64 ``[S, A]``, rows summing to 1."""
+    array = finite("policy", policy, "SA")
+    shaped("policy", array, (states, actions), "the posterior")
+    distributions("policy", array)
+    return array
+
+
+def horizon_and_gamma(horizon: object, gamma: float | int) -> None:
+    """Refuse a horizon below 1 and a gamma outside (0, 1]."""
+    if not isinstance(horizon, int | np.integer) or horizon < 1:
+        raise UsageError(f"horizon is {horizon}; it must be a whole number, 1 or more.")
+    if not 0.0 < gamma <= 1.0:
+        raise UsageError(f"gamma is {gamma}; it must lie in (0, 1].")
+
+
+def _refuse_where(name: str, array: ndarray, wrong: ndarray, rule: str) -> None:
+    if wrong.any():
+        index = tuple(np.argwhere(wrong)[0])
+        raise UsageError(f"{_entry(name, index)} is {array[index]:.9g}; {rule}.")
+
+
+def _entry(name: str, index: tuple[Any, ...]) -> str:
+    return f"{name}[{', '.join(str(int(i)) for i in index)}]" if index else name
 
 
 @runtime_checkable
@@ -81,15 +151,15 @@ class Posterior:
     weights: Float64[ndarray, " K"]
 
     def __init__(self, P: Any, R: Any, weights: Any = None) -> None:
-        P = checks.finite("P", P, "KSAS")
-        checks.shaped("P", P, (*P.shape[:3], P.shape[1]), "its own second axis")
-        checks.distributions("P", P)
-        R = checks.finite("R", R, "KSA")
-        checks.shaped("R", R, P.shape[:3], "P")
+        P = finite("P", P, "KSAS")
+        shaped("P", P, (*P.shape[:3], P.shape[1]), "its own second axis")
+        distributions("P", P)
+        R = finite("R", R, "KSA")
+        shaped("R", R, P.shape[:3], "P")
         equal = np.full(len(P), 1 / len(P))
-        weights = checks.finite("weights", equal if weights is None else weights, "K")
-        checks.shaped("weights", weights, P.shape[:1], "P")
-        checks.distributions("weights", weights)
+        weights = finite("weights", equal if weights is None else weights, "K")
+        shaped("weights", weights, P.shape[:1], "P")
+        distributions("weights", weights)
         for name, array in (("P", P), ("R", R), ("weights", weights)):
             object.__setattr__(self, name, array)
 
@@ -171,11 +241,9 @@ class DirichletPosterior:
     reward_var: Float64[ndarray, "S A"]
 
     def __init__(self, alpha: Any, reward_mean: Any, reward_var: Any) -> None:
-        alpha = checks.finite("alpha", alpha, "SAS")
-        checks.shaped(
-            "alpha", alpha, (*alpha.shape[:2], alpha.shape[0]), "its first axis"
-        )
-        checks.non_negative("alpha", alpha)
+        alpha = finite("alpha", alpha, "SAS")
+        shaped("alpha", alpha, (*alpha.shape[:2], alpha.shape[0]), "its first axis")
+        non_negative("alpha", alpha)
         empty = np.argwhere(alpha.sum(axis=-1) == 0)
         if len(empty):
             s, a = empty[0]
@@ -183,11 +251,11 @@ class DirichletPosterior:
                 f"alpha[{s}, {a}] is all 0; at least one next state needs a positive "
                 "entry."
             )
-        mean = checks.finite("reward_mean", reward_mean, "SA")
-        var = checks.finite("reward_var", reward_var, "SA")
+        mean = finite("reward_mean", reward_mean, "SA")
+        var = finite("reward_var", reward_var, "SA")
         for name, array in (("reward_mean", mean), ("reward_var", var)):
-            checks.shaped(name, array, alpha.shape[:2], "alpha")
-        checks.non_negative("reward_var", var)
+            shaped(name, array, alpha.shape[:2], "alpha")
+        non_negative("reward_var", var)
         fields = (("alpha", alpha), ("reward_mean", mean), ("reward_var", var))
         for name, array in fields:
             object.__setattr__(self, name, array)
@@ -272,7 +340,7 @@ def chain(H: int) -> tuple[Posterior, Float64[ndarray, "S A"]]:
     first member ends every episode at once; the second walks from s_i to s_{i-1} with
     reward 1 under a_1.
     """
-    checks.horizon_and_gamma(H, 1.0)
+    horizon_and_gamma(H, 1.0)
     states, end = H + 2, H + 1
     P = np.zeros((2, states, 2, states))
     R = np.zeros((2, states, 2))
@@ -287,3 +355,24 @@ def chain(H: int) -> tuple[Posterior, Float64[ndarray, "S A"]]:
 def _only_to_itself(possible: Bool[ndarray, "S A S"]) -> Bool[ndarray, " S"]:
     elsewhere = possible & ~np.eye(len(possible), dtype=bool)[:, None, :]
     return np.asarray(~elsewhere.any(axis=(1, 2)))
+
+
+def mean_values(
+    posterior: TabularPosterior,
+    policy: Float64[ndarray, "S A"],
+    horizon: int,
+    gamma: float | int,
+) -> Float64[ndarray, "{horizon}+1 S"]:
+    """V^1, ..., V^{H+1} of the mean MDP; under assumptions 1 and 2 they are E[V^h]."""
+    values = np.zeros((horizon + 1, len(policy)))
+    for h in reversed(range(horizon)):
+        q = posterior.mean_rewards + gamma * posterior.mean_transitions @ values[h + 1]
+        values[h] = policy_average(policy, q)
+    return values
+
+
+def policy_average(
+    policy: Float64[ndarray, "S A"], x: Float64[ndarray, "*batch S A"]
+) -> Float64[ndarray, "*batch S"]:
+    """``sum_a pi_sa x_sa``."""
+    return np.asarray((policy * x).sum(axis=-1))

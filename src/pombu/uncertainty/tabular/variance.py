@@ -1,18 +1,180 @@
-"""The true posterior variance of Q, by covariance recursion or by enumeration."""
+"""The true posterior variance of Q, by covariance recursion or by enumeration.
 
+Which of the two holds depends on the paper's assumptions, and `assumptions` says which
+of them a posterior meets. Enumeration goes over every MDP of a small finite posterior.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float64, Int
+from jaxtyping import Bool, Float64, Int
 from numpy import ndarray
 
 from pombu.errors import UsageError
-from pombu.uncertainty.tabular import checks
-from pombu.uncertainty.tabular.assumptions import reachable, states_where
-from pombu.uncertainty.tabular.enumeration import MDPS_AT_MOST, every_mdp, mdp_count
-from pombu.uncertainty.tabular.posteriors import Posterior, TabularPosterior
-from pombu.uncertainty.tabular.values import mean_values, policy_average
+from pombu.uncertainty.tabular.posteriors import (
+    Posterior,
+    TabularPosterior,
+    horizon_and_gamma,
+    mean_values,
+    policy_average,
+    policy_for,
+)
+
+WEIGHT_TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """The three assumptions of the paper for one posterior.
+
+    Attributes:
+        acyclic: assumption 1, no MDP visits a state twice.
+        cyclic_states: the states that some MDP can visit twice.
+        independent_states: assumption 2; both posterior families are built that way.
+        independent_rewards: assumption 3, ``R_s`` is independent of ``P_s``.
+        reward_dependent_states: the states where it is not.
+    """
+
+    acyclic: bool
+    cyclic_states: tuple[int, ...]
+    independent_states: bool
+    independent_rewards: bool
+    reward_dependent_states: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                _line(1, "no state is visited twice", self.cyclic_states),
+                _line(2, "states are independent of each other", ()),
+                _line(
+                    3,
+                    "rewards are independent of transitions",
+                    self.reward_dependent_states,
+                ),
+            ]
+        )
+
+
+def assumptions(posterior: TabularPosterior) -> Assumptions:
+    """Check assumptions 1-3; a known absorbing state without reward is no cycle."""
+    cyclic = states_where(np.diagonal(reachable(posterior)))
+    dependent = _reward_dependent(posterior)
+    return Assumptions(
+        acyclic=not cyclic,
+        cyclic_states=cyclic,
+        independent_states=True,
+        independent_rewards=not dependent,
+        reward_dependent_states=dependent,
+    )
+
+
+def reachable(posterior: TabularPosterior) -> Bool[ndarray, "S S"]:
+    """Whether state t can follow state s after one or more steps, ``[s, t]``.
+
+    Because states are drawn independently, an edge of any member can follow an edge of
+    any other: a cycle in the union of the members' graphs is a cycle in some MDP.
+    """
+    paths = np.asarray(posterior.possible.any(axis=1))
+    paths[posterior.terminal, posterior.terminal] = False
+    while True:
+        counts = paths.astype(np.float32) @ paths.astype(np.float32)
+        longer = paths | (counts > 0)
+        if np.array_equal(longer, paths):
+            return paths
+        paths = longer
+
+
+def _reward_dependent(posterior: TabularPosterior) -> tuple[int, ...]:
+    if not isinstance(posterior, Posterior):
+        return ()
+    return tuple(
+        state
+        for state in range(posterior.P.shape[1])
+        if not _factorises(
+            posterior.P[:, state], posterior.R[:, state], posterior.weights
+        )
+    )
+
+
+def _factorises(P: ndarray, R: ndarray, weights: ndarray) -> bool:
+    """Whether the members' joint distribution of (P, R) is a product of marginals."""
+    P_kind, R_kind = _kinds(P), _kinds(R)
+    joint = np.zeros((P_kind.max() + 1, R_kind.max() + 1))
+    np.add.at(joint, (P_kind, R_kind), weights)
+    product = np.outer(joint.sum(axis=1), joint.sum(axis=0))
+    return bool(np.abs(joint - product).max() <= WEIGHT_TOLERANCE)
+
+
+def _kinds(x: ndarray) -> ndarray:
+    """For each member, which of the distinct values it has."""
+    _, kind = np.unique(x.reshape(len(x), -1), axis=0, return_inverse=True)
+    return kind.reshape(-1)
+
+
+def states_where(mask: Bool[ndarray, " S"]) -> tuple[int, ...]:
+    """The indices of the states marked in ``mask``."""
+    return tuple(int(i) for i in np.flatnonzero(mask))
+
+
+def _line(number: int, meaning: str, where: tuple[int, ...]) -> str:
+    verdict = f"fails at states {', '.join(map(str, where))}" if where else "holds"
+    return f"assumption {number} ({meaning}): {verdict}"
+
+
+MDPS_AT_MOST = 2**18
+# Entries of P per batch: 2**21 float64 are 16 MiB.
+BATCH_ENTRIES = 2**21
+
+
+def mdp_count(posterior: Posterior) -> int:
+    """How many different MDPs the posterior can draw."""
+    return prod(len(member) for member, _ in _choices(posterior))
+
+
+def every_mdp(
+    posterior: Posterior,
+) -> Iterator[
+    tuple[
+        Float64[ndarray, "M S A S"], Float64[ndarray, "M S A"], Float64[ndarray, " M"]
+    ]
+]:
+    """Batches of transitions, rewards and probabilities that cover every MDP once."""
+    choices = _choices(posterior)
+    counts = tuple(len(member) for member, _ in choices)
+    states = range(len(choices))
+    total = prod(counts)
+    batch = max(1, BATCH_ENTRIES // posterior.P[0].size)
+    for start in range(0, total, batch):
+        picks = np.unravel_index(np.arange(start, min(start + batch, total)), counts)
+        members = [choices[s][0][picks[s]] for s in states]
+        yield (
+            np.stack([posterior.P[members[s], s] for s in states], axis=1),
+            np.stack([posterior.R[members[s], s] for s in states], axis=1),
+            np.prod([choices[s][1][picks[s]] for s in states], axis=0),
+        )
+
+
+def _choices(posterior: Posterior) -> list[tuple[ndarray, Float64[ndarray, " N"]]]:
+    """Per state: one member for each distinct row block, and its probability."""
+    drawn = np.flatnonzero(posterior.weights > 0)
+    choices = []
+    for state in range(posterior.P.shape[1]):
+        blocks = np.column_stack(
+            [
+                posterior.P[drawn, state].reshape(len(drawn), -1),
+                posterior.R[drawn, state],
+            ]
+        )
+        _, first, kind = np.unique(
+            blocks, axis=0, return_index=True, return_inverse=True
+        )
+        probability = np.bincount(kind.reshape(-1), weights=posterior.weights[drawn])
+        choices.append((drawn[first], probability))
+    return choices
+
 
 Method = Literal["auto", "recursion", "enumeration"]
 
@@ -56,8 +218,8 @@ def posterior_variance(
         UsageError: for bad arguments, or when assumption 1 fails and the posterior is
             too large to enumerate.
     """
-    checks.horizon_and_gamma(horizon, gamma)
-    pi = checks.policy_for(policy, *posterior.mean_rewards.shape)
+    horizon_and_gamma(horizon, gamma)
+    pi = policy_for(policy, *posterior.mean_rewards.shape)
     return value_moments(posterior, pi, horizon, gamma, method).q_variance
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sticklers
+import strict_envs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,8 +42,8 @@ def test_actions_have_the_shape_of_the_environments_box() -> None:
     assert box.to_env(np.zeros((5, 4), np.float32)).shape == (5, 2, 2)
 
 
-def test_a_stickler_is_content() -> None:
-    task = load("sticklers:stickler")
+def test_a_strict_environment_passes_the_check() -> None:
+    task = load("strict_envs:strict")
     assert task.observation_shape == (1, 2)
     report = check(task, 60, resets=5)
     assert report.passed, report
@@ -53,8 +53,8 @@ def test_a_stickler_is_content() -> None:
 
 
 def test_an_agent_keeps_shapes(tmp_path: Path) -> None:
-    agent = POMBU(sticklers.stickler, **SMOKE)
-    env = sticklers.stickler()
+    agent = POMBU(strict_envs.strict, **SMOKE)
+    env = strict_envs.strict()
     observation, _ = env.reset(seed=0)
     action, _ = agent.predict(observation)
     assert env.action_space.contains(action)
@@ -80,24 +80,24 @@ def test_the_environment_that_is_named_is_the_one() -> None:
 
 
 def test_a_reward_in_an_array_is_told() -> None:
-    task = load("sticklers:in_a_list")
+    task = load("strict_envs:in_a_list")
     with pytest.raises(CollectionError, match=r"a reward of shape \(1,\)"):
         collect(task, lambda *_: np.zeros((2, 4)), [0, 1])
 
 
 def test_what_was_learned_before_a_fault_stays(tmp_path: Path) -> None:
-    sticklers.Broken.steps = 10**6
-    agent = POMBU(sticklers.broken, **SMOKE)
+    strict_envs.Broken.steps = 10**6
+    agent = POMBU(strict_envs.broken, **SMOKE)
     per_iteration = agent.config.trajectories * 12
     # One iteration with its evaluation, and a little.
-    sticklers.Broken.steps = per_iteration + 2 * 12 * agent.config.evaluation_episodes
-    sticklers.Broken.steps += 5
+    strict_envs.Broken.steps = per_iteration + 2 * 12 * agent.config.evaluation_episodes
+    strict_envs.Broken.steps += 5
     with pytest.raises(CollectionError, match="the cable came loose"):
         agent.learn(10 * per_iteration)
     assert int(agent.state.iteration) == 1
     assert sum(map(len, agent.episodes)) == int(agent.state.real_steps)
     agent.save(tmp_path / "agent")
-    loaded = POMBU.load(tmp_path / "agent", env=sticklers.broken)
+    loaded = POMBU.load(tmp_path / "agent", env=strict_envs.broken)
     assert int(loaded.state.iteration) == 1
 
 
@@ -106,31 +106,31 @@ def test_a_factory_s_run_can_be_used_by_its_own_hints(
 ) -> None:
     run = str(tmp_path / "run")
     flags = ["--preset", "smoke", "--total-steps", "24", "--out", run]
-    assert main(["train", "--env", "sticklers:stickler", *flags]) == 0
+    assert main(["train", "--env", "strict_envs:strict", *flags]) == 0
     said = capsys.readouterr().out
     assert "which are not counted" in said
-    hint = f"pombu evaluate {run} --env sticklers:stickler --episodes 100"
+    hint = f"pombu evaluate {run} --env strict_envs:strict --episodes 100"
     assert hint in said
     assert main([*hint.split()[1:-1], "2"]) == 0
-    assert main(["video", run, "--env", "sticklers:stickler"]) == 2
+    assert main(["video", run, "--env", "strict_envs:strict"]) == 2
     error = capsys.readouterr().err
     assert "rgb_array" in error
     assert "bug" not in error
 
 
 def test_a_script_s_environment_is_explained(tmp_path: Path, capsys: Any) -> None:
-    agent = POMBU(sticklers.stickler, **SMOKE)
+    agent = POMBU(strict_envs.strict, **SMOKE)
     path = agent.save(tmp_path / "agent").parent.parent
     config = path / "config.json"
-    config.write_text(config.read_text().replace("sticklers:", "__main__:"))
+    config.write_text(config.read_text().replace("strict_envs:", "__main__:"))
     assert main(["evaluate", str(path)]) == 2
     assert "put the function into a module" in capsys.readouterr().err
 
 
 def test_a_horizon_beyond_a_time_limit_is_refused() -> None:
-    assert load("sticklers:stickler", horizon=5).horizon == 5
+    assert load("strict_envs:strict", horizon=5).horizon == 5
     with pytest.raises(UsageError, match="a time limit of its own of 12 steps"):
-        load("sticklers:stickler", horizon=13)
+        load("strict_envs:strict", horizon=13)
 
 
 def test_a_name_that_begins_like_a_point_task_is_no_point_task() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 
-class Stickler(gymnasium.Env[Any, Any]):
+class StrictEnv(gymnasium.Env[Any, Any]):
     """Refuses actions outside its lopsided box of shape 2 x 2 and of float64.
 
     It goes on to change the array that it gives as an observation.
@@ -37,18 +37,18 @@ class Stickler(gymnasium.Env[Any, Any]):
         return self.state, reward[()], False, False, {}
 
 
-def stickler() -> gymnasium.Env[Any, Any]:
-    return gymnasium.wrappers.TimeLimit(Stickler(), 12)
+def strict() -> gymnasium.Env[Any, Any]:
+    return gymnasium.wrappers.TimeLimit(StrictEnv(), 12)
 
 
 def in_a_list() -> gymnasium.Env[Any, Any]:
     """Its rewards come in arrays of one."""
-    env = Stickler()
+    env = StrictEnv()
     env.reward_shape = (1,)
     return gymnasium.wrappers.TimeLimit(env, 12)
 
 
-class Broken(Stickler):
+class Broken(StrictEnv):
     """Breaks in the real step after `steps` of them, in whatever instance."""
 
     steps = 0

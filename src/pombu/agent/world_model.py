@@ -1,0 +1,327 @@
+"""What an agent's learned world and value function say: predictions, V, Q and sqrt(U).
+
+All take and give numbers in the environment's own units, for one row or a batch. A
+batch is padded to a power of two, so that few sizes are ever compiled.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from pombu.agent.inputs import MOST_STEPS, as_rows, whole
+from pombu.algorithms.base import ModelLearner
+from pombu.dynamics.model import Dynamics, Step
+from pombu.envs import ActionBox
+from pombu.envs.wrappers import flatten_rows
+from pombu.errors import UsageError
+from pombu.nn import MLP, predict_value
+from pombu.parallel import jit
+from pombu.rng import Keys
+from pombu.rollout.imagine import ImaginationRules
+from pombu.rollout.q_value import q_returns, q_uncertainty
+from pombu.training.algorithm import Algorithm, Planner, Policy
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What every member expects of one step."""
+
+    observations: Float[np.ndarray, "K n o"]
+    """Next observations."""
+    rewards: Float[np.ndarray, "K n"]
+    terminated: Bool[np.ndarray, "K n"]
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """Imagined trajectories: each member goes its own way from every observation.
+
+    After a trajectory's end it stays where it is, with rewards of 0.
+    """
+
+    observations: Float[np.ndarray, "K n _ o"]
+    actions: Float[np.ndarray, "K n T a"]
+    """In the environment's own units."""
+    rewards: Float[np.ndarray, "K n T"]
+    terminated: Bool[np.ndarray, "K n T"]
+    """True from the step on that ended the trajectory."""
+
+    @property
+    def returns(self) -> Float[np.ndarray, "K n"]:
+        """Sums of rewards."""
+        total: np.ndarray = self.rewards.sum(-1)
+        return total
+
+
+def model_of(learner: Algorithm[Any], state: Any) -> Dynamics:
+    """The learned dynamics of an agent.
+
+    Raises:
+        UsageError: The algorithm has none to look into.
+    """
+    if not isinstance(learner, ModelLearner):
+        raise UsageError(
+            f"{learner.name} gives no access to a learned model: choose pombu, meppo, "
+            "metrpo, slbo or mbmpo."
+        )
+    if learner.config.model.kind == "simulator":
+        raise UsageError(
+            "The agent imagines in the simulator, so it has no learned model to ask: "
+            "train it with model.kind left as it is."
+        )
+    return learner.dynamics(state)
+
+
+def rules_for(learner: Any, horizon: int) -> ImaginationRules:
+    """The learner's rules for trajectories of so many steps."""
+    rules: ImaginationRules = replace(learner.rules, horizon=horizon)
+    return rules
+
+
+def value_network(learner: Algorithm[Any], state: Any) -> MLP:
+    """V of an agent.
+
+    Raises:
+        UsageError: It has none.
+    """
+    value = getattr(state, "value", None)
+    if not isinstance(value, MLP):
+        raise UsageError(
+            f"{learner.name} has no value function here: choose pombu or meppo, or "
+            "set baseline.kind to network where the algorithm has that option."
+        )
+    return value
+
+
+def predict_all(
+    dynamics: Dynamics,
+    observations: Float[np.ndarray, "n o"],
+    actions: Float[np.ndarray, "n a"],
+) -> Prediction:
+    """One step of every member."""
+    number = len(observations)
+    step = _step(dynamics, padded(observations), padded(actions))
+    states, rewards, ends = (np.asarray(part)[:, :number] for part in step)
+    return Prediction(states, rewards, ends)
+
+
+@jit
+def _step(dynamics: Dynamics, states: Array, actions: Array) -> Step:
+    return dynamics.step(states, actions)
+
+
+@jit
+def _move(dynamics: Dynamics, states: Array, actions: Array) -> Step:
+    return dynamics.move(states, actions)
+
+
+def roll_out(
+    dynamics: Dynamics,
+    act: Any,
+    observations: Float[np.ndarray, "n o"],
+    steps: int,
+) -> Trajectories:
+    """Let each member play the policy from each observation by itself.
+
+    Args:
+        dynamics: the learned dynamics.
+        act: gives the actions in the environment's units for rows of observations and
+            the number of the step.
+        observations: where to begin.
+        steps: how many.
+    """
+    members, (number, dim) = dynamics.members.count, observations.shape
+    start = padded(observations)
+    states = np.broadcast_to(start, (members, *start.shape)).astype(np.float32)
+    running = np.ones(states.shape[:2], bool)
+    seen, acted, earned, ended = [states], [], [], []
+    for index in range(steps):
+        rows = act(states.reshape(-1, dim), index)
+        actions = np.asarray(rows, np.float32).reshape(*states.shape[:2], -1)
+        following, rewards, ends = map(np.asarray, _move(dynamics, states, actions))
+        states = np.where(running[..., None], following, states)
+        earned.append(np.where(running, rewards, 0.0))
+        running = running & ~ends
+        seen.append(states)
+        acted.append(actions)
+        ended.append(~running)
+    return Trajectories(
+        np.stack(seen, 2)[:, :number],
+        np.stack(acted, 2)[:, :number],
+        np.stack(earned, 2)[:, :number],
+        np.stack(ended, 2)[:, :number],
+    )
+
+
+def values(
+    value: MLP, dynamics: Dynamics, observations: np.ndarray, scaled: bool
+) -> Float[np.ndarray, " n"]:
+    """V of observations, in units of the task's reward."""
+    normal = dynamics.observation.normalise(jnp.asarray(padded(observations)))
+    unit = dynamics.return_std if scaled else 1.0
+    return np.asarray(predict_value(value, normal) * unit)[: len(observations)]
+
+
+def q_values(
+    policy: Any,
+    value: MLP,
+    dynamics: Dynamics,
+    rules: ImaginationRules,
+    observations: np.ndarray,
+    actions: np.ndarray,
+    rollouts: int,
+    key: jax.Array,
+) -> Float[np.ndarray, " n"]:
+    """Mean imagined return of every pair; NaN where all trajectories ran away."""
+    states = jnp.repeat(jnp.asarray(padded(observations)), rollouts, 0)
+    boxed = jnp.repeat(jnp.asarray(padded(actions)), rollouts, 0)
+    found, sound = q_returns(policy, value, dynamics, rules, states, boxed, key)
+    shape = (-1, rollouts)
+    total = jnp.where(sound, found, 0.0).reshape(shape).sum(1)
+    number = sound.reshape(shape).sum(1)
+    mean = jnp.where(number > 0, total / jnp.maximum(number, 1), jnp.nan)
+    return np.asarray(mean)[: len(observations)]
+
+
+def q_uncertainties(
+    policy: Any,
+    value: MLP,
+    dynamics: Dynamics,
+    rules: ImaginationRules,
+    observations: np.ndarray,
+    actions: np.ndarray,
+    rollouts: int,
+    key: jax.Array,
+) -> Float[np.ndarray, " n"]:
+    """sqrt(U) of every pair, in units of the task's reward."""
+    states, boxed = jnp.asarray(padded(observations)), jnp.asarray(padded(actions))
+    found = q_uncertainty(policy, value, dynamics, rules, states, boxed, rollouts, key)
+    return np.asarray(found)[: len(observations)]
+
+
+def padded(rows: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "m d"]:
+    """The rows and repetitions of the last one, up to the next power of two."""
+    number = 1 << (len(rows) - 1).bit_length()
+    missing = np.repeat(rows[-1:], number - len(rows), 0)
+    return np.concatenate([rows, missing])
+
+
+class ModelAccess:
+    """Questions to an agent about its learned model and its value function."""
+
+    learner: Algorithm[Any]
+    state: Any
+    seed: int
+    _acting: tuple[Any, Policy] | None
+
+    @property
+    def config(self) -> Any:
+        """The resolved config."""
+        return self.learner.config
+
+    def predict_next(self, observation: Any, action: Any) -> Prediction:
+        """What every member of the learned model expects of one step.
+
+        Args:
+            observation: one observation or a batch.
+            action: as many, in the environment's own units; clipped to its bounds.
+        """
+        dynamics = model_of(self.learner, self.state)
+        return predict_all(dynamics, *self._pairs(observation, action))
+
+    def imagine(
+        self, observation: Any, steps: int | None = None, deterministic: bool = False
+    ) -> Trajectories:
+        """Trajectories of the policy in the learned model, one per member and row.
+
+        Args:
+            observation: one observation or a batch, where they begin.
+            steps: how many; None takes the task's horizon.
+            deterministic: whether the policy acts without its noise.
+        """
+        horizon = self.learner.task.horizon
+        steps = whole("steps", horizon if steps is None else steps, 1, MOST_STEPS)
+        dynamics = model_of(self.learner, self.state)
+        keys, box = Keys(self.seed, int(self.state.iteration)), self._box
+        policy = self._policy()
+
+        def act(rows: np.ndarray, step: int) -> np.ndarray:
+            drawn = policy(rows, deterministic, keys.jax("imagine", step))
+            return np.asarray(box.to_box(np.asarray(drawn)))
+
+        return roll_out(dynamics, act, self._rows(observation)[0], steps)
+
+    def value(self, observation: Any) -> np.ndarray:
+        """V of the policy, one number per observation, in units of reward.
+
+        It is discounted, as the config's `returns.gamma` says.
+        """
+        value = value_network(self.learner, self.state)
+        dynamics = model_of(self.learner, self.state)
+        scaled = self.config.returns.scale_rewards
+        return values(value, dynamics, self._rows(observation)[0], scaled)
+
+    def q_value(self, observation: Any, action: Any, rollouts: int = 20) -> np.ndarray:
+        """Q(s, a) of the policy, as imagined: one number per pair, in units of reward.
+
+        It is discounted, as the config's `returns.gamma` says.
+
+        Args:
+            observation: one observation or a batch.
+            action: as many, in the environment's own units; clipped to its bounds.
+            rollouts: imagined trajectories per pair whose returns are averaged.
+        """
+        given = self._for_q(observation, action, rollouts)
+        return q_values(*given)
+
+    def _pairs(self, observation: Any, action: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Observations and as many actions as rows."""
+        states, _ = self._rows(observation)
+        box = self._box
+        actions, _ = as_rows("action", action, [(box.dim,), box.shape])
+        if len(states) != len(actions):
+            raise UsageError(
+                f"There are {len(states)} observations and {len(actions)} actions: "
+                "give one action per observation."
+            )
+        return states, box.clip(actions)
+
+    def _for_q(self, observation: Any, action: Any, rollouts: int) -> tuple[Any, ...]:
+        """What estimates of Q take."""
+        dynamics = model_of(self.learner, self.state)
+        value = value_network(self.learner, self.state)
+        states, actions = self._pairs(observation, action)
+        return (
+            self.state.policy,
+            value,
+            dynamics,
+            rules_for(self.learner, self.learner.task.horizon),
+            states,
+            actions,
+            whole("rollouts", rollouts, 1, 100_000),
+            jax.random.key(self.seed),
+        )
+
+    @property
+    def _box(self) -> ActionBox:
+        return self.learner.task.action_box
+
+    def _rows(self, observation: Any) -> tuple[np.ndarray, bool]:
+        """Observations as rows, and whether there is only one, without a batch."""
+        task = self.learner.task
+        if task.layout is not None and isinstance(observation, Mapping | tuple):
+            observation = flatten_rows(task.layout, observation)
+        shapes = [(task.observation_dim,), task.observation_shape]
+        return as_rows("observation", observation, shapes)
+
+    def _policy(self) -> Policy:
+        """The policy, made once for as long as the state is the same."""
+        if self._acting is None or self._acting[0] is not self.state:
+            self._acting = self.state, self.learner.policy(self.state)
+        policy = self._acting[1]
+        return policy.begin() if isinstance(policy, Planner) else policy

@@ -1,0 +1,210 @@
+"""Commands about what there is to choose from: `pombu envs`, `presets`, `check-env`."""
+
+import dataclasses
+import json
+from typing import Annotated, Any
+
+import tyro
+
+from pombu.cli.parsing import ENV_OPTIONS, EnvOptions
+from pombu.envs import CATALOGUE, Report, check, load, resolve
+
+NOTES = (
+    "\ns is the state, a the action, v_x the forward velocity, z the height. "
+    "HalfCheetah is short for the Gymnasium id pombu/HalfCheetah-v0, and so on. An "
+    "alive bonus of 1 gives the reward behind the published numbers of Ant and "
+    "Walker2d. Any Gymnasium id or module:factory works as well: try "
+    "`pombu check-env Pendulum-v1`."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Envs:
+    """List the tasks with observation and action sizes, horizon and reward formula.
+
+    Any other Gymnasium id, or `module:factory`, can be given where a task is named;
+    `pombu check-env` tells what pombu will make of it.
+
+    Examples:
+      pombu envs
+      pombu envs --json
+      pombu train --env HalfCheetah
+      pombu train --env Pendulum-v1
+    """
+
+    json: bool = False
+    """Print JSON for other programs instead of a table."""
+
+    def run(self) -> int:
+        """Print the list."""
+        if self.json:
+            print(tasks_json())
+        else:
+            print_tasks()
+        return 0
+
+
+def tasks_json() -> str:
+    """The catalogue as JSON."""
+    tasks = [
+        {
+            "name": entry.name,
+            "id": entry.id,
+            "observations": entry.observation_dim,
+            "actions": entry.action_dim,
+            "horizon": entry.horizon,
+            "reward": entry.reward,
+        }
+        for entry in CATALOGUE
+    ]
+    return json.dumps(tasks, indent=2)
+
+
+def print_tasks() -> None:
+    """The catalogue for people."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    table.add_column("task", no_wrap=True)
+    for heading in ("observations", "actions", "horizon"):
+        table.add_column(heading, justify="right")
+    table.add_column("reward per step", no_wrap=True)
+    for entry in CATALOGUE:
+        sizes = (entry.observation_dim, entry.action_dim, entry.horizon)
+        table.add_row(entry.name, *map(str, sizes), entry.reward)
+    console = Console()
+    console.print(table)
+    console.print(NOTES, highlight=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Presets:
+    """List the presets of an algorithm, side by side for one task.
+
+    Any value can be overridden by the flag of its name in `pombu train`.
+
+    Examples:
+      pombu presets
+      pombu presets --env Ant --horizon 1000
+      pombu presets --env HalfCheetah --preset paper --json
+    """
+
+    env: str = "HalfCheetah"
+    """The task."""
+    algo: str = "pombu"
+    """The algorithm."""
+    preset: str | None = None
+    """Show only this one."""
+    horizon: int | None = None
+    """Steps per episode; the paper has other values for 1000 than for 200."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def run(self) -> int:
+        """Print the values."""
+        from pombu.algorithms import presets
+        from pombu.algorithms.registry import find
+        from pombu.training import config_file
+
+        find(self.algo)
+        env = resolve(self.env)
+        names = [self.preset] if self.preset else list(presets.names())
+        columns = {
+            name: presets.preset(self.algo, name, env, self.horizon) for name in names
+        }
+        columns = {k: config_file.to_json(config) for k, config in columns.items()}
+        if self.json:
+            print(json.dumps(columns))
+        else:
+            show_presets(self.algo, env, columns)
+        return 0
+
+
+def show_presets(algorithm: str, env: str, columns: dict[str, dict[str, Any]]) -> None:
+    """Print one row per field and one column per preset."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from pombu.algorithms.registry import ALGORITHMS
+    from pombu.training import config_file
+
+    table = Table(box=None, title=f"{algorithm} on {env}")
+    for title in ("field", *columns):
+        table.add_column(title, no_wrap=True)
+    flat = {name: config_file.flat(config) for name, config in columns.items()}
+    for field in next(iter(flat.values())):
+        if field == "env.id":
+            continue
+        table.add_row(field, *(spell(values.get(field)) for values in flat.values()))
+    console = Console()
+    console.print(table)
+    tasks = ", ".join(entry.name for entry in CATALOGUE)
+    console.print(
+        f"\nTasks: {tasks}. Algorithms: {', '.join(ALGORITHMS)}.", highlight=False
+    )
+
+
+def spell(value: Any) -> str:
+    """A value as one would type it."""
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckEnv:
+    """Take real steps in an environment and compare them with its contract.
+
+    Compared are reward, termination, start distribution, bounds, dtypes and determinism
+    under a seed. For an environment without a contract it says what pombu will do
+    instead. The exit code is 1 if anything failed.
+
+    Examples:
+      pombu check-env HalfCheetah
+      pombu check-env Ant --alive-bonus 1 --horizon 1000
+      pombu check-env Pendulum-v1 --steps 1000
+      pombu check-env my_module:make_env --json
+    """
+
+    env: Annotated[str, tyro.conf.Positional]
+    """Task of pombu, Gymnasium id, or module:factory."""
+
+    options: Annotated[EnvOptions, tyro.conf.arg(name="")] = ENV_OPTIONS
+
+    steps: int = 300
+    """Real steps to compare."""
+
+    seed: int = 0
+    """Seed of the first episode."""
+
+    json: bool = False
+    """Print JSON for other programs instead of a table."""
+
+    def run(self) -> int:
+        """Check, print, and tell by the exit code whether anything failed."""
+        report = check(load(self.options.of(self.env)), self.steps, self.seed)
+        if self.json:
+            verdict = {"passed": report.passed, **dataclasses.asdict(report)}
+            print(json.dumps(verdict, indent=2))
+        else:
+            print_report(report)
+        return 0 if report.passed else 1
+
+
+def print_report(report: Report) -> None:
+    """The findings for people."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for finding in report.findings:
+        colour = COLOURS[finding.verdict]
+        verdict = f"[{colour}]{finding.verdict}[/{colour}]"
+        table.add_row(verdict, finding.subject, finding.detail)
+    console = Console()
+    console.print(f"{report.id}, {report.steps} random steps", highlight=False)
+    console.print(table)

@@ -1,0 +1,181 @@
+"""Commands for one trained policy: `pombu evaluate`, `export` and `video`."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import tyro
+
+from pombu._version import __version__
+from pombu.agent.export import export_policy
+from pombu.agent.runs import Which, algorithm_of, load_checkpoint, load_state
+from pombu.agent.video import frames, write_video
+from pombu.analysis.intervals import measure_intervals
+from pombu.errors import UsageError
+from pombu.training.evaluation import evaluate
+from pombu.training.run import open_run
+
+INTERVALS = "intervals.csv"
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate:
+    """Measure a trained policy on real episodes.
+
+    Examples:
+      pombu evaluate runs/cheetah --episodes 20
+      pombu evaluate runs/cheetah --checkpoint best --stochastic --json
+      pombu evaluate runs/cheetah --intervals
+    """
+
+    folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    episodes: int = 20
+    """Episodes to run."""
+    checkpoint: Which = "last"
+    """The last policy, or the one with the highest return during training."""
+    stochastic: bool = False
+    """Sample actions instead of taking their mean."""
+    seed: int = 0
+    """The same seed gives the same episodes."""
+    env: str | None = None
+    """Repeat the environment's name where it is `module:factory`, to allow its code."""
+    json: bool = False
+    """Print one JSON object instead of a sentence."""
+    intervals: bool = False
+    """Also run the sampled policy, predict each return from its start with a 90 %
+    interval, and write both to intervals.csv in the folder."""
+
+    def run(self) -> int:
+        """Run the episodes and print their returns."""
+        run = open_run(self.folder)
+        algorithm = algorithm_of(run, self.env)
+        state = load_state(run, algorithm, self.checkpoint)
+        result = evaluate(
+            algorithm.task,
+            algorithm.policy(state),
+            self.episodes,
+            self.seed,
+            deterministic=not self.stochastic,
+        )
+        found = None
+        if self.intervals:
+            found = measure_intervals(algorithm, state, self.episodes, self.seed)
+            found.write(run.path / INTERVALS)
+        if self.json:
+            where = {"folder": str(run.path), "iteration": int(state.iteration)}
+            more = {} if found is None else {"coverage_90": found.coverage}
+            print(json.dumps({**where, **result.to_json(), **more}))
+            return 0
+        kind = "sampled" if self.stochastic else "mean"
+        print(
+            f"return {result.mean:.2f} ± {result.std:.2f} over {self.episodes} "
+            f"episodes of {algorithm.task.config.id} with {kind} actions "
+            f"(iteration {int(state.iteration)}, {int(state.real_steps):,} real steps)"
+        )
+        if found is not None:
+            print(
+                f"{found.coverage:.0%} of {self.episodes} returns lie in their 90 % "
+                f"interval ({run.path / INTERVALS})"
+            )
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Write a run's policy as one small file that needs no JAX.
+
+    `pombu.agent.numpy_policy.load_policy` reads it with NumPy alone; that module is one
+    short file that can be copied along.
+
+    Examples:
+      pombu export runs/cheetah policy.safetensors
+      pombu export runs/cheetah policy.safetensors --checkpoint best
+    """
+
+    folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    file: tyro.conf.Positional[Path] = Path("policy.safetensors")
+    """Where to write; must not exist."""
+    checkpoint: Which = "last"
+    """The last policy, or the one with the highest return during training."""
+    env: str | None = None
+    """Repeat the environment's name where it is `module:factory`, to allow its code."""
+    json: bool = False
+    """Print one JSON object instead of a sentence."""
+
+    def run(self) -> int:
+        """Write the file."""
+        if self.file.exists():
+            raise UsageError(f"{self.file} exists already: choose another name.")
+        run = open_run(self.folder)
+        algorithm = algorithm_of(run, self.env)
+        found = load_checkpoint(run, algorithm, self.checkpoint)
+        state = found.state
+        about = {
+            "algorithm": run.spec.algorithm,
+            "environment": algorithm.task.config.id,
+            "seed": run.spec.seed,
+            "real_steps": int(state.real_steps),
+            "iteration": found.manifest.iteration,
+            "checkpoint_sha256": found.manifest.state_sha256,
+            "pombu": __version__,
+        }
+        if algorithm.task.layout is not None:
+            about["observation"] = str(algorithm.task.layout)
+        export_policy(self.file, algorithm.task, state, about)
+        if self.json:
+            print(json.dumps({"file": str(self.file), **about}))
+        else:
+            print(
+                f"The policy is in {self.file}; `pombu.agent.numpy_policy.load_policy` "
+                "reads it without JAX."
+            )
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Video:
+    """Record one episode of a trained policy as mp4, with an animated preview.
+
+    Examples:
+      pombu video runs/cheetah
+      pombu video runs/cheetah --checkpoint best --out cheetah.mp4
+    """
+
+    folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    out: Path | None = None
+    """The mp4 file; None puts video.mp4 into the run folder."""
+    checkpoint: Which = "last"
+    """The last policy, or the one with the highest return during training."""
+    stochastic: bool = False
+    """Sample actions instead of taking their mean."""
+    seed: int = 0
+    """Which episode."""
+    env: str | None = None
+    """Repeat the environment's name where it is `module:factory`, to allow its code."""
+    json: bool = False
+    """Print one JSON object instead of a sentence."""
+
+    def run(self) -> int:
+        """Record, and say where the files are."""
+        path = self.out or self.folder / "video.mp4"
+        if path.suffix != ".mp4":
+            raise UsageError(f"{path} is no .mp4 file: choose a name that ends so.")
+        run = open_run(self.folder)
+        algorithm = algorithm_of(run, self.env)
+        state = load_state(run, algorithm, self.checkpoint)
+        pictures, total, rate = frames(
+            algorithm.task, algorithm.policy(state), self.seed, not self.stochastic
+        )
+        preview = write_video(path, pictures, rate)
+        if self.json:
+            files = {"video": str(path), "preview": str(preview)}
+            print(json.dumps({**files, "frames": len(pictures), "return": total}))
+        else:
+            print(
+                f"{len(pictures)} frames of an episode with return {total:.1f}: {path} "
+                f"and the preview {preview}."
+            )
+        return 0

@@ -1,0 +1,79 @@
+"""Q-values with dependent errors, in a world whose answers are known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_estimates import ACTIONS, GAMMA, HORIZON, STATES, networks, rules, still
+
+from pombu.analysis.intervals import draw_reliability
+from pombu.errors import UsageError
+from pombu.rollout.held_out import Calibrated, not_calibrated
+from pombu.rollout.q_interval import interval
+from pombu.rollout.q_value import QEstimate, q_estimate, q_uncertainty
+
+
+def calibrated(scale=2.0):
+    numbers = (np.asarray(x) for x in (0.5, scale, 0.9, 0.3))
+    return Calibrated(*numbers, np.asarray(20))
+
+
+def estimate(dynamics, rho, rollouts=4):
+    return q_estimate(
+        *networks(),
+        dynamics,
+        rules(),
+        STATES,
+        ACTIONS,
+        rollouts,
+        jax.random.key(2),
+        jnp.float32(rho),
+    )
+
+
+def test_without_dependence_it_is_the_uncertainty_of_algorithm_1():
+    arguments = (*networks(), still(0.5), rules(), STATES, ACTIONS, 4)
+    want = q_uncertainty(*arguments, jax.random.key(2))
+    np.testing.assert_allclose(estimate(still(0.5), 0.0).sigma, want, rtol=1e-4)
+
+
+def test_dependence_makes_it_larger():
+    by_rho = [np.asarray(estimate(still(0.5), rho).sigma) for rho in (0.0, 0.5, 1.0)]
+    assert np.all(np.diff(by_rho, axis=0) > 0)
+
+
+def test_a_constant_reward_has_a_known_q_and_no_noise():
+    found = estimate(still(), 0.0)
+    whole = (1 - GAMMA**HORIZON) / (1 - GAMMA)
+    np.testing.assert_allclose(found.q, [whole, 3 * whole], rtol=1e-5)
+    np.testing.assert_allclose(found.noise, 0.0, atol=1e-3)
+
+
+def test_the_ends_of_an_interval_are_known():
+    """Half: 1.645 times the root of (2 sigma)^2 and a quarter of noise^2."""
+    found = QEstimate(*(jnp.array([x, jnp.nan]) for x in (1.0, 3.0, 4.0)))
+    found = found._replace(sigma=jnp.array([3.0, jnp.inf]))
+    for of_return, share in ((False, 0.25), (True, 1.25)):
+        low, high = interval(found, calibrated(), 4, 0.9, of_return)
+        half = 1.6448536 * np.sqrt(36 + share * 16)
+        np.testing.assert_allclose([low[0], high[0]], [1 - half, 1 + half], rtol=1e-6)
+        assert (low[1], high[1]) == (-np.inf, np.inf)
+
+
+def test_no_interval_is_without_width():
+    agreed = QEstimate(jnp.ones(1), jnp.zeros(1), jnp.ones(1))
+    with pytest.raises(UsageError, match="All members agree about Q of pair 0"):
+        interval(agreed, calibrated(), 4)
+    with pytest.raises(UsageError, match="never saw a held-out episode"):
+        interval(agreed, not_calibrated(), 4)
+    with pytest.raises(UsageError, match="trained without calibration"):
+        interval(agreed, None, 4)
+    with pytest.raises(UsageError, match="level is 1"):
+        interval(agreed, calibrated(), 4, level=1.0)
+
+
+def test_the_reliability_diagram_shows_the_coverage_curve():
+    error = np.random.default_rng(0).normal(size=500)
+    figure = draw_reliability(error, np.ones(500), "perfect")
+    line = figure.axes[0].lines[1]
+    np.testing.assert_allclose(line.get_ydata(), line.get_xdata(), atol=0.08)
