@@ -594,7 +594,9 @@ def test_it_trains_resumes_and_exports_by_command(tmp_path: Path) -> None:
     agent = DHMBPO.load(run)
     states = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
     np.testing.assert_allclose(
-        load_policy(str(file))(states), agent.predict(states)[0], atol=1e-5
+        load_policy(str(file))(states),
+        agent.predict(states, deterministic=True)[0],
+        atol=1e-5,
     )
 
 
@@ -607,6 +609,7 @@ def test_it_trains_resumes_and_exports_by_command(tmp_path: Path) -> None:
         ({"gamma": 1.0}, r"gamma is 1\.0"),
         ({"batch_size": 7}, "batch_size is 7, no multiple of model.members = 2"),
         ({"uncertainty_rows": 9}, "uncertainty_rows is 9"),
+        ({"updates_per_step": 1e3}, r"updates_per_step is 1000\.0"),
     ],
 )
 def test_bad_values_are_named(change: dict[str, Any], named: str) -> None:

@@ -158,7 +158,8 @@ def fit_homoscedastic(
         rows, count = held_out(generators[number], judges, config.validation_rows)
         own = jax.tree.map(lambda leaf: leaf[number], fitted.members)
         data = (jnp.asarray(array[rows], jnp.float32) for array in (inputs, targets))
-        return _residual(own, *data, count, config.precision)
+        found: Array = _residual(own, *data, count, config.precision)
+        return found
 
     std = jnp.maximum(jnp.stack([*map(noise, range(members.count))]), _LEAST_ERROR)
     return HomoscedasticMembers(fitted.members, jnp.log(std)), {

@@ -42,6 +42,7 @@ def fast(task: str, horizon: int | None) -> DHMBPOConfig:
         critic_updates=0,
         training_steps=3,
         batch_size=128,
+        uncertainty_rows=8,
         draw="rollout",
         model=HomoscedasticModelConfig(hidden=(256, 256), learning_rate=6e-3),
         actor_critic=SoftActorCriticConfig(hidden=(256, 256)),
