@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -15,15 +15,17 @@ Initializer = Callable[[PRNGKeyArray, tuple[int, int], float], Float[Array, "i o
 
 
 class MLP(eqx.Module):
-    """Fully connected layers with tanh between them and a linear output."""
+    """Fully connected layers with tanh or SiLU between them and a linear output."""
 
     weights: tuple[Float[Array, "_ _"], ...]
     biases: tuple[Float[Array, " _"], ...]
+    activation: Literal["tanh", "silu"] = eqx.field(static=True, default="tanh")
 
     def __call__(self, x: Float[Array, "*batch i"]) -> Float[Array, "*batch o"]:
         """Apply the network to the last axis of `x`."""
+        bend = jnp.tanh if self.activation == "tanh" else jax.nn.silu
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            x = jnp.tanh(x @ weight + bias)
+            x = bend(x @ weight + bias)
         return x @ self.weights[-1] + self.biases[-1]
 
 
@@ -128,6 +130,69 @@ def kl(
     return jnp.sum(
         new.log_std - old.log_std + 0.5 * (variance_ratio + scaled_gap**2 - 1.0), -1
     )
+
+
+_LEAST_STD = 1e-5
+_LARGEST_ACTION = 1.0 - 1e-6
+
+
+class SquashedPolicy(eqx.Module):
+    """A Gaussian whose draws go through tanh, so that actions lie within (-1, 1).
+
+    The network gives the mean and, by softplus, the standard deviation before tanh for
+    a normalised observation.
+    """
+
+    network: MLP
+
+    def parameters(
+        self, observation: Float[Array, "*b o"]
+    ) -> tuple[Float[Array, "*b a"], Float[Array, "*b a"]]:
+        """Mean and standard deviation before tanh."""
+        mean, free = jnp.split(self.network(observation), 2, -1)
+        return mean, jax.nn.softplus(free) + _LEAST_STD
+
+    def mode(self, observation: Float[Array, "*b o"]) -> Float[Array, "*b a"]:
+        """The action without noise: tanh of the mean."""
+        return jnp.tanh(self.parameters(observation)[0])
+
+    def sample(
+        self, observation: Float[Array, "*b o"], key: PRNGKeyArray
+    ) -> tuple[Float[Array, "*b a"], Float[Array, "*b"]]:
+        """Draw an action and return it with its log-probability."""
+        mean, std = self.parameters(observation)
+        noise = jax.random.normal(key, mean.shape, mean.dtype)
+        free = mean + std * noise
+        return jnp.tanh(free), _squashed_log_prob(free, noise, std)
+
+    def log_prob(
+        self, observation: Float[Array, "*b o"], action: Float[Array, "*b a"]
+    ) -> Float[Array, "*b"]:
+        """log pi(a|s); an action at the bounds counts as one just within them."""
+        mean, std = self.parameters(observation)
+        free = jnp.arctanh(jnp.clip(action, -_LARGEST_ACTION, _LARGEST_ACTION))
+        return _squashed_log_prob(free, (free - mean) / std, std)
+
+
+def _squashed_log_prob(
+    free: Float[Array, "*b a"], noise: Float[Array, "*b a"], std: Float[Array, "*b a"]
+) -> Float[Array, "*b"]:
+    """Of tanh(free), which is noise standard deviations from the mean.
+
+    log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)) stays exact where tanh is 1.
+    """
+    density = -0.5 * (noise**2 + _LOG_2PI) - jnp.log(std)
+    squashing = 2.0 * (math.log(2.0) - free - jax.nn.softplus(-2.0 * free))
+    return jnp.sum(density - squashing, -1)
+
+
+def init_squashed(
+    key: PRNGKeyArray, observation_dim: int, action_dim: int, hidden: Sequence[int]
+) -> SquashedPolicy:
+    """Orthogonal SiLU layers with a tiny output layer: first actions are about 0."""
+    sizes = (observation_dim, *hidden, 2 * action_dim)
+    net = init_mlp(key, sizes, orthogonal, math.sqrt(2.0), 0.01)
+    return SquashedPolicy(MLP(net.weights, net.biases, "silu"))
 
 
 _RIDGE = 1e-5

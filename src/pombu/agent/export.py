@@ -12,15 +12,17 @@ from pombu.data import Experience
 from pombu.envs import Task
 from pombu.errors import RunError, UsageError
 from pombu.files import write_atomic
-from pombu.nn import GaussianPolicy
+from pombu.nn import MLP, GaussianPolicy, SquashedPolicy
 
 FORMAT = "1"
 
 
 def export_policy(path: Path, task: Task, state: Any, about: dict[str, Any]) -> None:
-    """Write the mean network, its input's units, the action box and the log-std.
+    """Write the policy's network, its input's units and the action box.
 
-    `pombu.agent.numpy_policy` reads it back in a few lines of NumPy.
+    A Gaussian policy's log-std is written too; what makes another policy differ (SiLU
+    layers, tanh after the mean) is an entry of that name. `pombu.agent.numpy_policy`
+    reads it back in a few lines of NumPy.
 
     Raises:
         UsageError: The state holds no policy of this kind.
@@ -28,20 +30,24 @@ def export_policy(path: Path, task: Task, state: Any, about: dict[str, Any]) -> 
     """
     policy = getattr(state, "policy", None)
     experience = getattr(state, "experience", None)
-    if not isinstance(policy, GaussianPolicy) or not isinstance(experience, Experience):
+    if not (
+        isinstance(policy, GaussianPolicy | SquashedPolicy)
+        and isinstance(experience, Experience)
+    ):
         raise UsageError(
             f"A {about.get('algorithm')} policy cannot be exported: only those of "
             "algorithms that learn a Gaussian policy network can, such as pombu."
         )
+    network, own = _network(policy)
     arrays = {
         "observation_mean": experience.observation.mean,
         "observation_std": experience.observation.std,
         "low": np.asarray(task.action_box.low),
         "high": np.asarray(task.action_box.high),
-        "log_std": np.asarray(policy.log_std),
+        **own,
     }
     for i, (weight, bias) in enumerate(
-        zip(policy.mean.weights, policy.mean.biases, strict=True)
+        zip(network.weights, network.biases, strict=True)
     ):
         arrays[f"weight_{i}"] = np.asarray(weight)
         arrays[f"bias_{i}"] = np.asarray(bias)
@@ -56,3 +62,19 @@ def export_policy(path: Path, task: Task, state: Any, about: dict[str, Any]) -> 
     # One entry alone, because the order of several in the file is left to chance.
     seal = {"format": FORMAT, "about": about, "sha256": checksum(plain)}
     write_atomic(path, save(plain, {"pombu": json.dumps(seal)}))
+
+
+def _network(
+    policy: GaussianPolicy | SquashedPolicy,
+) -> tuple[MLP, dict[str, np.ndarray]]:
+    """The layers of the mean, and the entries that only this kind of policy has."""
+    if isinstance(policy, GaussianPolicy):
+        return policy.mean, {"log_std": np.asarray(policy.log_std)}
+    net = policy.network
+    actions = net.biases[-1].shape[0] // 2
+    mean = MLP(
+        (*net.weights[:-1], net.weights[-1][:, :actions]),
+        (*net.biases[:-1], net.biases[-1][:actions]),
+        net.activation,
+    )
+    return mean, {"silu": np.ones(1), "squash": np.ones(1)}

@@ -41,6 +41,10 @@ def load_policy(path: str) -> Callable[[Any], np.ndarray]:
         raise ValueError(f"{path} is damaged (its checksum differs): export it again.")
     depth = sum(name.startswith("weight_") for name in p)
 
+    def bend(x: np.ndarray) -> Any:
+        # x sigmoid(x), in a form that cannot overflow.
+        return x * (1 + np.tanh(x / 2)) / 2 if "silu" in p else np.tanh(x)
+
     def act(observation: Any) -> np.ndarray:
         x = np.asarray(observation, np.float32)
         if x.shape[-1:] != p["observation_mean"].shape:
@@ -48,8 +52,9 @@ def load_policy(path: str) -> Callable[[Any], np.ndarray]:
             x = x[0] if len(x) == 1 else x
         x = (x - p["observation_mean"]) / p["observation_std"]
         for i in range(depth - 1):
-            x = np.tanh(x @ p[f"weight_{i}"] + p[f"bias_{i}"])
+            x = bend(x @ p[f"weight_{i}"] + p[f"bias_{i}"])
         x = x @ p[f"weight_{depth - 1}"] + p[f"bias_{depth - 1}"]
+        x = np.tanh(x) if "squash" in p else x
         middle, half = (p["high"] + p["low"]) / 2, (p["high"] - p["low"]) / 2
         # Rounding may lead past a bound.
         action: np.ndarray = np.clip(

@@ -94,6 +94,13 @@ ALGORITHMS = {
         "pombu.algorithms.steve",
         "STEVEConfig",
     ),
+    "dhmbpo": Entry(
+        "DHMBPO",
+        "Double-Horizon Model-Based Policy Optimization.",
+        "double-horizon model-based policy optimisation: gradients through the model",
+        "pombu.algorithms.dhmbpo",
+        "DHMBPOConfig",
+    ),
     "sac": Entry(
         "SAC",
         "Soft actor-critic, by Stable-Baselines3.",

@@ -146,6 +146,49 @@ class GaussianModelConfig:
 
 
 @dataclass(frozen=True)
+class HomoscedasticModelConfig:
+    """Gaussian members whose noise is the same everywhere, and their fit."""
+
+    members: Members = 8
+    """K, networks in the ensemble."""
+    hidden: Sizes = (256, 256, 256)
+    """Hidden layer sizes of each member (SiLU, layer normalisation)."""
+    reward: Literal["known", "learned"] = "known"
+    """`known` uses the task's reward function; `learned` predicts the reward beside the
+    state change, as is done where a task has no such function."""
+    termination: Literal["known", "learned"] = "known"
+    """`known` uses the task's termination function, and without one nothing ends;
+    `learned` learns from real episodes that terminated where imagined ones do."""
+    learning_rate: Rate = 1e-3
+    """Adam's step size at the start of a fit."""
+    final_learning_rate: Rate = 0.0
+    """Adam's step size at the end of a fit, towards which it falls linearly."""
+    batch_size: Batch = 256
+    """Rows per gradient step."""
+    steps_per_new_row: Amount = 0.4
+    """Gradient steps of a fit per real transition that is new since the last one."""
+    min_steps: Count = 200
+    """Gradient steps of a fit, at least."""
+    max_steps: Count = 5000
+    """Gradient steps of a fit, at most."""
+    validation_fraction: InnerShare = 0.1
+    """Share of each trajectory that a member holds out; the errors on it are its noise
+    scale."""
+    validation_rows: Batch = 2000
+    """Held-out rows that the noise scale is taken from, at most."""
+    precision: Precision = "float32"
+    """Number format of the members' matrix products; sums are always float32."""
+
+    def __post_init__(self) -> None:
+        require_ranges(self, "model")
+        if self.max_steps < self.min_steps:
+            raise UsageError(
+                f"model.max_steps is {self.max_steps}, less than model.min_steps = "
+                f"{self.min_steps}: raise the one or lower the other."
+            )
+
+
+@dataclass(frozen=True)
 class MultiStepModelConfig:
     """A single network and its multi-step loss."""
 

@@ -276,7 +276,7 @@ def fit(
         return Lesson(
             row_batches(rng, learned, config.batch_size),
             plain if unroll is None else unroll.loss(config, capacity, held),
-            (judge, *_held_out(rng, judges, config.validation_rows)),
+            (judge, *held_out(rng, judges, config.validation_rows)),
             *_budget(config, int(epoch_steps[number]), new),
         )
 
@@ -335,7 +335,7 @@ def row_batches(
         waiting = waiting[size:]
 
 
-def _held_out(
+def held_out(
     rng: np.random.Generator, rows: np.ndarray, most: int
 ) -> tuple[np.ndarray, int]:
     """At most `most` validation rows, padded to that size, and how many count."""

@@ -1,0 +1,151 @@
+"""The configuration of DHMBPO and DHMBPO-U."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pombu.algorithms.config import Growing
+from pombu.dynamics.config import HomoscedasticModelConfig
+from pombu.envs import EnvConfig
+from pombu.errors import (
+    Amount,
+    Batch,
+    Count,
+    Episodes,
+    Finite,
+    InnerShare,
+    Iterations,
+    Members,
+    Positive,
+    PositiveShare,
+    Range,
+    Rate,
+    Rows,
+    Share,
+    Sizes,
+    Steps,
+    UsageError,
+    Whole,
+    require_ranges,
+)
+
+
+@dataclass(frozen=True)
+class DistributionConfig:
+    """Distribution rollouts: where training rollouts start."""
+
+    steps: Steps = 20
+    """Steps in the learned dynamics from a stored real state."""
+    starts: Batch = 256
+    """Stored real states that a rollout starts from."""
+    every: Count = 20
+    """Updates between two rollouts."""
+    kept: Count = 10
+    """Latest rollouts whose states training rollouts start from."""
+
+    def __post_init__(self) -> None:
+        require_ranges(self, "distribution")
+
+
+@dataclass(frozen=True)
+class SoftActorCriticConfig:
+    """The tanh-Gaussian actor, the ensemble of critics and the entropy temperature."""
+
+    critics: Members = 5
+    """Critics."""
+    hidden: Sizes = (256, 256, 256)
+    """Hidden layer sizes of actor and critics (SiLU; critics with layer
+    normalisation)."""
+    learning_rate: Rate = 3e-4
+    """Adam's step size for actor, critics and temperature."""
+    tau: PositiveShare = 0.005
+    """Share by which target critics follow the critics after each update."""
+    subset: Members = 2
+    """Target critics drawn for each update; the least of their values counts."""
+    temperature: Positive = 0.1
+    """Weight of the entropy at the start."""
+    target_entropy: Finite | None = None
+    """Entropy that the temperature aims at; None is minus the action's size."""
+    bound_rate: Share = 3e-4
+    """Share by which the bounds of Q follow those of a batch's rewards."""
+    bound_quantile: Annotated[float, Range("(0, 0.5)")] = 0.01
+    """Quantile of rewards, and of their negatives, that bounds Q."""
+
+    def __post_init__(self) -> None:
+        require_ranges(self, "actor_critic")
+        if self.subset > self.critics:
+            raise UsageError(
+                f"actor_critic.subset is {self.subset}, and there are only "
+                f"{self.critics} critics to draw from: lower it."
+            )
+
+
+@dataclass(frozen=True)
+class DHMBPOConfig(Growing):
+    """Double-horizon model-based policy optimisation (Kubo et al., 2025).
+
+    Defaults are the published ones, but for the fit, which is bounded.
+    """
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """The environment."""
+    kappa: Amount = 0.0
+    """How much the actor avoids uncertainty: it maximises value - kappa sqrt(U)."""
+    bonus: Amount = 0.0
+    """How much collection seeks uncertainty: of several actions drawn from the policy
+    the one with the highest Q + bonus sqrt(U) is taken."""
+    trajectories: Episodes = 1
+    """Real trajectories per iteration, collected side by side."""
+    least_steps: Whole = 0
+    """Real steps per iteration, at least: where episodes end early, more rounds of
+    trajectories are collected; 0 collects a single round."""
+    iterations: Iterations = 200
+    """Iterations that are planned."""
+    evaluation_episodes: Episodes = 10
+    """Real episodes per evaluation; they are not learned from."""
+    capacity: Rows = 0
+    """Real transitions to make room for; 0 takes what the iterations will collect."""
+    learning_starts: Whole = 5000
+    """Real steps with random actions, before the first fit."""
+    updates_per_step: Annotated[float, Range("[0, 100]")] = 1.0
+    """Updates of actor and critics per real step."""
+    critic_updates: Whole = 240
+    """Updates of the critics alone after each fit."""
+    training_steps: Annotated[int, Range("[1, 100]")] = 5
+    """Differentiable steps in the learned dynamics per update."""
+    batch_size: Batch = 256
+    """Training rollouts per update."""
+    draw: Literal["step", "rollout"] = "step"
+    """When a part of the batch changes to another member: at every step, or never
+    within a rollout."""
+    gamma: InnerShare = 0.995
+    """Discount factor."""
+    runaway: Positive = 1e5
+    """A rollout whose state leaves plus or minus this ends there and is counted."""
+    uncertainty_rows: Batch = 16
+    """Training rollouts of an update along which all members predict, for sqrt(U)."""
+    candidates: Count = 8
+    """Actions among which collection with a bonus chooses."""
+    model: HomoscedasticModelConfig = field(default_factory=HomoscedasticModelConfig)
+    """The learned dynamics and its fit."""
+    distribution: DistributionConfig = field(default_factory=DistributionConfig)
+    """Distribution rollouts."""
+    actor_critic: SoftActorCriticConfig = field(default_factory=SoftActorCriticConfig)
+    """Actor, critics and temperature."""
+
+    def __post_init__(self) -> None:
+        require_ranges(self)
+        if self.uncertainty_rows > self.batch_size:
+            raise UsageError(
+                f"uncertainty_rows is {self.uncertainty_rows}, more than the "
+                f"{self.batch_size} training rollouts of an update: lower it."
+            )
+        for name, size in (
+            ("batch_size", self.batch_size),
+            ("distribution.starts", self.distribution.starts),
+        ):
+            if size % self.model.members:
+                raise UsageError(
+                    f"{name} is {size}, no multiple of model.members = "
+                    f"{self.model.members}: every member moves a part of the same "
+                    "size; choose a multiple."
+                )

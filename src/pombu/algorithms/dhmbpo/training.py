@@ -1,0 +1,425 @@
+"""DHMBPO's updates: distribution rollouts, training rollouts, and one compiled loop.
+
+All updates of an iteration are one program: a loop over blocks, each with one
+distribution rollout and `distribution.every` updates. Their number is an argument, so
+nothing is compiled again as data grow or episodes get shorter.
+"""
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from pombu.algorithms.dhmbpo.config import DHMBPOConfig
+from pombu.algorithms.dhmbpo.losses import (
+    TrainingRollout,
+    critic_loss,
+    expanded_target,
+    soft_value,
+    sqrt_u,
+    temperature_loss,
+    value_bounds,
+)
+from pombu.algorithms.dhmbpo.networks import Critics, Networks, follow
+from pombu.dynamics.model import Dynamics
+from pombu.envs import ActionBox
+from pombu.nn import SquashedPolicy
+from pombu.parallel import jit
+from pombu.uncertainty.algorithm1 import local_uncertainty
+
+REPORTED = (
+    "value_loss",
+    "actor_loss",
+    "entropy",
+    "temperature",
+    "actor_gradient_norm",
+    "reward_model",
+    "q_mean",
+    "q_std",
+    "ended_rollouts",
+)
+"""Means over an iteration's updates."""
+
+
+class Imagination(eqx.Module):
+    """Where rollouts happen: the learned dynamics with what it needs of the task."""
+
+    dynamics: Dynamics
+    box: ActionBox = eqx.field(static=True)
+
+    def normal(self, states: Float[Array, "*b o"]) -> Float[Array, "*b o"]:
+        """States as networks see them."""
+        return self.dynamics.observation.normalise(states)
+
+
+class Optimisers(eqx.Module):
+    """Adam's memory of each network; new in every iteration."""
+
+    policy: Any
+    critics: Any
+    temperature: Any
+
+
+def distribution_rollout(
+    policy: SquashedPolicy,
+    world: Imagination,
+    real: Float[Array, "r o"],
+    filled: Int[Array, ""],
+    key: PRNGKeyArray,
+    config: DHMBPOConfig,
+) -> Float[Array, "T n o"]:
+    """States along rollouts of the policy that begin in stored real states.
+
+    A rollout that ended, or ran away, begins again in another stored state, so that all
+    states are ones to act in.
+    """
+    members, number = config.model.members, config.distribution.starts
+
+    def stored(key: PRNGKeyArray) -> Float[Array, "n o"]:
+        return real[jax.random.randint(key, (number,), 0, filled)]
+
+    def step(states: Array, key: PRNGKeyArray) -> tuple[Array, Array]:
+        act, move, fresh, order = jax.random.split(key, 4)
+        actions, _ = policy.sample(world.normal(states), act)
+        following, _, ends = move_blocks(
+            world, states, actions, members, move, order, config.draw
+        )
+        over = ends | ran_away(following, config.runaway)
+        states = jnp.where(over[:, None], stored(fresh), following)
+        return states, states
+
+    begin, rest = jax.random.split(key)
+    first = stored(begin)
+    _, later = jax.lax.scan(
+        step, first, jax.random.split(rest, config.distribution.steps)
+    )
+    return jnp.concatenate([first[None], later])
+
+
+def move_blocks(
+    world: Imagination,
+    states: Float[Array, "n o"],
+    actions: Float[Array, "n a"],
+    members: int,
+    key: PRNGKeyArray,
+    order_key: PRNGKeyArray,
+    draw: str,
+) -> tuple[Float[Array, "n o"], Float[Array, " n"], Bool[Array, " n"]]:
+    """One step: equal blocks of the rows, each moved by another member.
+
+    Rows are drawn at random, so a fixed assignment is a random one; with `step` blocks
+    are dealt out anew at every step.
+    """
+    boxed = world.box.to_box(actions)
+
+    def blocks(x: Array) -> Array:
+        return x.reshape(members, -1, x.shape[-1])
+
+    states, boxed = blocks(states), blocks(boxed)
+    if draw == "step":
+        order = jax.random.permutation(order_key, members)
+        states, boxed = states[order], boxed[order]
+    frame = world.dynamics.delta.mean.shape[-1]
+    noise = jax.random.normal(key, (*states.shape[:-1], frame))
+    if world.dynamics.reward is not None:
+        # A learned reward is its mean.
+        noise = jnp.concatenate([noise, jnp.zeros((*states.shape[:-1], 1))], -1)
+    following, rewards, ends = world.dynamics.move(states, boxed, noise)
+    if draw == "step":
+        back = jnp.argsort(order)
+        following, rewards, ends = following[back], rewards[back], ends[back]
+    return following.reshape(-1, following.shape[-1]), rewards.ravel(), ends.ravel()
+
+
+def ran_away(states: Float[Array, "n o"], bound: float) -> Bool[Array, " n"]:
+    """Whether a state is out of bounds or no number."""
+    return ~jnp.all(jnp.abs(states) <= bound, -1)
+
+
+def training_rollout(
+    policy: SquashedPolicy,
+    world: Imagination,
+    starts: Float[Array, "b o"],
+    key: PRNGKeyArray,
+    config: DHMBPOConfig,
+) -> TrainingRollout:
+    """H steps of the policy, differentiable in its parameters all along.
+
+    Unrolled, because H is small and a scan would stack what gradients need.
+    """
+    members = config.model.members
+    state, alive = starts, jnp.ones(len(starts))
+    states, actions, log_probs, rewards, lives = [], [], [], [], []
+    for number in range(config.training_steps + 1):
+        act, move, order = jax.random.split(jax.random.fold_in(key, number), 3)
+        action, log_prob = policy.sample(world.normal(state), act)
+        states.append(state)
+        actions.append(action)
+        log_probs.append(log_prob)
+        lives.append(alive)
+        if number == config.training_steps:
+            break
+        following, reward, ends = move_blocks(
+            world, state, action, members, move, order, config.draw
+        )
+        lost = ran_away(following, config.runaway)
+        # A state that is no number must not reach the gradient, not even times 0.
+        state = jnp.where(lost[:, None], state, following)
+        rewards.append(jnp.where(lost, 0.0, reward))
+        alive = jax.lax.stop_gradient(alive * ~(ends | lost))
+    return TrainingRollout(
+        jnp.stack(states),
+        jnp.stack(actions),
+        jnp.stack(log_probs),
+        jnp.stack(rewards),
+        jnp.stack(lives),
+    )
+
+
+def member_uncertainty(
+    rollout: TrainingRollout,
+    policy: SquashedPolicy,
+    critics: Critics,
+    bounds: Float[Array, "2"],
+    world: Imagination,
+    config: DHMBPOConfig,
+) -> Float[Array, " n"]:
+    """sqrt(U) of the first `uncertainty_rows` training rollouts.
+
+    Every member predicts at the states and actions that were visited. V of what it
+    predicts is the critics' mean at the actor's action there; the actor is held fixed
+    in it, so that gradients run through the visited actions alone.
+    """
+    rows, steps = config.uncertainty_rows, config.training_steps
+    policy = jax.lax.stop_gradient(policy)
+    states = rollout.states[:-1, :rows].reshape(steps * rows, -1)
+    actions = rollout.actions[:-1, :rows].reshape(steps * rows, -1)
+    predicted = world.dynamics.step(states, world.box.to_box(actions))
+    normal = world.normal(predicted.states)
+    values = jnp.mean(critics.values(normal, policy.mode(normal), bounds), 0)
+    values = jnp.where(predicted.ends, 0.0, values)
+    local = local_uncertainty(predicted.rewards, values, config.gamma)
+    last = critics.values(
+        world.normal(rollout.states[-1, :rows]), rollout.actions[-1, :rows], bounds
+    )
+    return sqrt_u(
+        local.reshape(steps, rows), rollout.alive[:, :rows], last, config.gamma
+    )
+
+
+def adam(config: DHMBPOConfig) -> optax.GradientTransformation:
+    """The optimiser of actor, critics and temperature."""
+    return optax.adam(config.actor_critic.learning_rate)
+
+
+def fresh_optimisers(networks: Networks, config: DHMBPOConfig) -> Optimisers:
+    """Adam before its first step."""
+    transform = adam(config)
+    return Optimisers(
+        transform.init(networks.policy),
+        transform.init(networks.critics),
+        transform.init(networks.log_temperature),
+    )
+
+
+def update(
+    networks: Networks,
+    optimisers: Optimisers,
+    world: Imagination,
+    starts: Float[Array, "b o"],
+    first: Bool[Array, ""],
+    acts: Bool[Array, ""],
+    key: PRNGKeyArray,
+    target_entropy: float,
+    config: DHMBPOConfig,
+) -> tuple[Networks, Optimisers, Float[Array, " m"]]:
+    """One update of critics, targets, actor and temperature on one training rollout.
+
+    Args:
+        networks: what is trained.
+        optimisers: Adam's memory.
+        world: where to imagine.
+        starts: states that the rollout begins in.
+        first: whether it is a run's first update, which sets the bounds of Q.
+        acts: whether the actor and the temperature learn as well.
+        key: of the rollout's draws and of the target critics'.
+        target_entropy: what the temperature aims at.
+        config: horizons, rates, sizes.
+    """
+    settings, transform = config.actor_critic, adam(config)
+    roll_key, pick_key = jax.random.split(key)
+    temperature = jnp.exp(networks.log_temperature)
+    # 1. Roll out once; the critics learn from its values, the actor through it.
+    rollout, pull_back = jax.vjp(
+        lambda policy: training_rollout(policy, world, starts, roll_key, config),
+        networks.policy,
+    )
+    # 2. Bounds of Q.
+    found = value_bounds(rollout, temperature, config.gamma, settings.bound_quantile)
+    rate = jnp.where(first, 1.0, settings.bound_rate)
+    bounds = networks.bounds + rate * (found - networks.bounds)
+    # 3. Critics towards the expanded target of the first state and action.
+    start, last = world.normal(starts), world.normal(rollout.states[-1])
+    which = jax.random.permutation(pick_key, settings.critics)[: settings.subset]
+    tails = networks.targets.some(which).values(last, rollout.actions[-1], bounds)
+    tail = jnp.clip(jnp.min(tails, 0), bounds[0], bounds[1])
+    targets = expanded_target(rollout, tail, temperature, config.gamma)
+    value_loss, gradient = jax.value_and_grad(critic_loss)(
+        networks.critics, start, rollout.actions[0], targets, bounds
+    )
+    direction, critics_memory = transform.update(gradient, optimisers.critics)
+    critics = optax.apply_updates(networks.critics, direction)
+
+    # 4. The actor up the soft value, whose tail is the critics' mean.
+    def actor_loss(rollout: TrainingRollout) -> tuple[Array, Array]:
+        end = world.normal(rollout.states[-1])
+        values = critics.values(end, rollout.actions[-1], bounds)
+        value = soft_value(rollout, jnp.mean(values, 0), temperature, config.gamma)
+        loss = -jnp.mean(value)
+        if config.kappa:
+            uncertainty = member_uncertainty(
+                rollout, networks.policy, critics, bounds, world, config
+            )
+            loss = loss + config.kappa * jnp.mean(uncertainty)
+        return loss, values
+
+    (loss, values), sensitivity = jax.value_and_grad(actor_loss, has_aux=True)(rollout)
+    (gradient,) = pull_back(sensitivity)
+    norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)))
+    direction, policy_memory = transform.update(gradient, optimisers.policy)
+    policy = optax.apply_updates(networks.policy, direction)
+    # 5. The temperature towards the entropy aimed at, at the first step.
+    entropy = -jnp.mean(rollout.log_probs[0])
+    slope = jax.grad(temperature_loss)(
+        networks.log_temperature, entropy, target_entropy
+    )
+    direction, temperature_memory = transform.update(slope, optimisers.temperature)
+    log_temperature = optax.apply_updates(networks.log_temperature, direction)
+    # 6. While critics learn alone, actor and temperature stay as they were.
+    learned = (policy, policy_memory, log_temperature, temperature_memory)
+    held = (
+        networks.policy,
+        optimisers.policy,
+        networks.log_temperature,
+        optimisers.temperature,
+    )
+    policy, policy_memory, log_temperature, temperature_memory = jax.tree.map(
+        partial(jnp.where, acts), learned, held
+    )
+    after = Networks(
+        policy,
+        critics,
+        follow(networks.targets, critics, settings.tau),
+        log_temperature,
+        bounds,
+    )
+    memory = Optimisers(policy_memory, critics_memory, temperature_memory)
+    report = jnp.stack(
+        [
+            value_loss,
+            loss,
+            entropy,
+            temperature,
+            norm,
+            jnp.mean(rollout.rewards[0]),
+            jnp.mean(values),
+            jnp.mean(jnp.std(values, 0)),
+            1.0 - jnp.mean(rollout.alive[-1]),
+        ]
+    )
+    return after, memory, report
+
+
+@partial(jit, static_argnames=("target_entropy", "config"))
+def improve(
+    networks: Networks,
+    world: Imagination,
+    real: Float[Array, "r o"],
+    filled: Int[Array, ""],
+    done: Int[Array, ""],
+    warmup: Int[Array, ""],
+    blocks: Int[Array, ""],
+    key: PRNGKeyArray,
+    target_entropy: float,
+    config: DHMBPOConfig,
+) -> tuple[Networks, Float[Array, " m"], Float[Array, ""]]:
+    """All updates of an iteration.
+
+    Args:
+        networks: what is trained.
+        world: where to imagine.
+        real: stored real states, padded.
+        filled: how many there are.
+        done: updates in earlier iterations.
+        warmup: blocks in which the critics learn alone, before the others.
+        blocks: blocks in which all learn.
+        key: of every draw.
+        target_entropy: what the temperature aims at.
+        config: horizons, rates, sizes.
+
+    Returns:
+        The networks, means of `REPORTED`, and the mean of sqrt(U).
+    """
+    every, kept = config.distribution.every, config.distribution.kept
+    rows = (config.distribution.steps + 1) * config.distribution.starts
+    ring = jnp.zeros((kept * rows, real.shape[-1]))
+
+    def block(number: Array, carry: Any) -> Any:
+        networks, optimisers, ring, totals, uncertainty = carry
+        roll_key, update_key, look_key = jax.random.split(
+            jax.random.fold_in(key, number), 3
+        )
+        states = distribution_rollout(
+            networks.policy, world, real, filled, roll_key, config
+        )
+        ring = jax.lax.dynamic_update_slice(
+            ring, states.reshape(rows, -1), (number % kept * rows, 0)
+        )
+        full = jnp.minimum(number + 1, kept) * rows
+
+        def one(carry: Any, index: Array) -> Any:
+            networks, optimisers, totals = carry
+            start_key, own = jax.random.split(jax.random.fold_in(update_key, index))
+            starts = ring[jax.random.randint(start_key, (config.batch_size,), 0, full)]
+            networks, optimisers, report = update(
+                networks,
+                optimisers,
+                world,
+                starts,
+                done + number * every + index == 0,
+                number >= warmup,
+                own,
+                target_entropy,
+                config,
+            )
+            return (networks, optimisers, totals + report), None
+
+        (networks, optimisers, totals), _ = jax.lax.scan(
+            one, (networks, optimisers, totals), jnp.arange(every)
+        )
+        starts = states.reshape(rows, -1)[: config.batch_size]
+        rollout = training_rollout(networks.policy, world, starts, look_key, config)
+        found = member_uncertainty(
+            rollout, networks.policy, networks.critics, networks.bounds, world, config
+        )
+        return networks, optimisers, ring, totals, uncertainty + jnp.mean(found)
+
+    number = warmup + blocks
+    networks, _, _, totals, uncertainty = jax.lax.fori_loop(
+        0,
+        number,
+        block,
+        (
+            networks,
+            fresh_optimisers(networks, config),
+            ring,
+            jnp.zeros(len(REPORTED)),
+            jnp.zeros(()),
+        ),
+    )
+    count = jnp.maximum(number, 1)
+    return networks, totals / (count * every), uncertainty / count
