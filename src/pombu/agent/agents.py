@@ -40,8 +40,7 @@ from pombu.envs.unnamed import HERE
 from pombu.errors import StoppedError, UsageError
 from pombu.parallel import use_compilation_cache
 from pombu.rng import Keys, require_seed
-from pombu.rollout.q_interval import interval, require_calibrated
-from pombu.rollout.q_value import QEstimate, q_estimate
+from pombu.rollout.q_value import QEstimate, interval, q_estimate, require_calibrated
 from pombu.training import checkpoint as checkpoints
 from pombu.training import config_file
 from pombu.training.algorithm import (
