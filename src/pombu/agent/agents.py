@@ -25,8 +25,7 @@ from jaxtyping import PRNGKeyArray
 
 from pombu.agent import ask_tell
 from pombu.agent.ask_tell import Proposal
-from pombu.agent.inputs import MOST_STEPS, array_like, as_numpy, whole
-from pombu.agent.options import with_options
+from pombu.agent.inputs import MOST_STEPS, array_like, as_numpy, whole, with_options
 from pombu.agent.runs import Which, algorithm_of, load_run
 from pombu.agent.world_model import ModelAccess, padded, q_uncertainties
 from pombu.algorithms import presets, registry
