@@ -34,8 +34,8 @@ from pombu.algorithms.pombu.learner import Learner, State
 from pombu.data import read_logged
 from pombu.data.episodes import EPISODES, EpisodeStore
 from pombu.envs import EnvConfig, Episode, load, short_name
+from pombu.envs.catalogue import HERE
 from pombu.envs.task import config_of
-from pombu.envs.unnamed import HERE
 from pombu.errors import StoppedError, UsageError
 from pombu.parallel import use_compilation_cache
 from pombu.rng import Keys, require_seed
