@@ -14,9 +14,10 @@ if TYPE_CHECKING:
         q_uncertainty,
     )
     from pombu.uncertainty.calibration import expected_z_squared, variance_factor
-    from pombu.uncertainty.diagnostics import Diagnosis, diagnose
     from pombu.uncertainty.ensembles import (
+        Diagnosis,
         LastLayerLaplace,
+        diagnose,
         estimate,
         gaussian_member,
         last_layer_laplace,
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     from pombu.uncertainty.recalibration import Recalibration
 
 _HOME = {
-    "Diagnosis": "diagnostics",
+    "Diagnosis": "ensembles",
     "LastLayerLaplace": "ensembles",
     "Recalibration": "recalibration",
-    "diagnose": "diagnostics",
+    "diagnose": "ensembles",
     "estimate": "ensembles",
     "expected_z_squared": "calibration",
     "gaussian_member": "ensembles",
