@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float, Float64
 from numpy import ndarray
 
+from pombu.agent.export import frames, write_video
 from pombu.agent.runs import algorithm_of, load_state
-from pombu.agent.video import frames, write_video
 from pombu.algorithms.pombu.learner import Learner, State
 from pombu.envs import collect
 from pombu.errors import UsageError
