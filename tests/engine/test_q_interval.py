@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_estimates import ACTIONS, GAMMA, HORIZON, STATES, networks, rules, still
 
-from pombu.analysis.intervals import draw_reliability
+from pombu.analysis.plots import draw_reliability
 from pombu.errors import UsageError
 from pombu.rollout.held_out import Calibrated, not_calibrated
 from pombu.rollout.q_value import QEstimate, interval, q_estimate, q_uncertainty
