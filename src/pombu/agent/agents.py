@@ -50,8 +50,7 @@ from pombu.training.algorithm import (
 )
 from pombu.training.callbacks import Callback, CallbackLike, Progress, as_callbacks
 from pombu.training.display import TensorBoard, display
-from pombu.training.evaluation import FINAL_EPISODES, Evaluation, evaluate
-from pombu.training.loop import identity, learn
+from pombu.training.loop import FINAL_EPISODES, Evaluation, evaluate, identity, learn
 from pombu.training.metrics import require_finite
 from pombu.training.run import CONFIG, Run, RunSpec, create, open_run
 

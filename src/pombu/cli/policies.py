@@ -11,7 +11,7 @@ from pombu.agent.export import export_policy, frames, write_video
 from pombu.agent.runs import Which, algorithm_of, load_checkpoint, load_state
 from pombu.analysis.report.measure import measure_intervals
 from pombu.errors import UsageError
-from pombu.training.evaluation import evaluate
+from pombu.training.loop import evaluate
 from pombu.training.run import open_run
 
 INTERVALS = "intervals.csv"
