@@ -18,8 +18,7 @@ from pombu.envs import collect
 from pombu.errors import UsageError
 from pombu.files import write_atomic
 from pombu.rng import Keys
-from pombu.rollout.q_interval import interval, require_calibrated
-from pombu.rollout.q_value import q_estimate
+from pombu.rollout.q_value import interval, q_estimate, require_calibrated
 from pombu.rollout.real import act_alone
 from pombu.uncertainty.calibration import coverage_curve
 

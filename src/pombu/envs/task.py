@@ -14,8 +14,10 @@ from pombu.envs.catalogue import (
     CATALOGUE,
     Entry,
     Env,
+    copies_of,
     find_entry,
     make_foreign,
+    remember,
     resolve,
 )
 from pombu.envs.config import EnvConfig, require_y
@@ -28,7 +30,6 @@ from pombu.envs.contract import (
     known_functions,
 )
 from pombu.envs.environment import ActionBox
-from pombu.envs.unnamed import copies_of, remember
 from pombu.envs.wrappers import (
     FlatObservation,
     NoisyObservation,
