@@ -251,7 +251,7 @@ class Agent(ModelAccess):
         key = Keys(self.seed, self._acted).jax("predict")
         self._acted += 1
         actions = self._act(rows, deterministic, key)
-        return (actions[0] if single else actions), None
+        return (np.asarray(actions[0]) if single else actions), None
 
     def _act(
         self, rows: np.ndarray, deterministic: bool, key: PRNGKeyArray
