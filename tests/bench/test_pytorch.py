@@ -11,7 +11,7 @@ from sizes import small
 
 from pombu.bench.workload import Workload, operations, paper_workload
 from pombu.data import build_dataset, regression
-from pombu.dynamics.fit import _held_out, fit, row_batches
+from pombu.dynamics.fit import fit, held_out, row_batches
 from pombu.optim.ppo import improve_policy, improve_value, shuffles
 from pombu.rollout.imagine import imagine
 
@@ -151,8 +151,8 @@ def rows_of(validation, seed, steps, config):
     for member, mask in enumerate(validation):
         rng = np.random.default_rng([*seed, member])
         stream = row_batches(rng, np.flatnonzero(~mask), config.batch_size)
-        held_out, count = _held_out(rng, np.flatnonzero(mask), config.validation_rows)
-        judges.append(held_out[:count])
+        drawn, count = held_out(rng, np.flatnonzero(mask), config.validation_rows)
+        judges.append(drawn[:count])
         rows.append(np.stack([next(stream) for _ in range(steps)]))
     return np.stack(rows, 1), np.stack(judges)
 
