@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pombu.paper.experiments import Panel, Profile
+from pombu.paper import Profile
+from pombu.paper.experiments import Panel
 from pombu.paper.reproduce import find
 from pombu.studies.study import Job
 from pombu.training.run import create

@@ -15,8 +15,9 @@ DOCUMENTED = {
     "pombu.envs": "ActionBox CATALOGUE check collect collect_rounds CollectionError "
     "Contract Finding load make Report resolve short_name without_termination",
     "pombu.data.logged": "read_logged write_logged",
-    "pombu.uncertainty": "diagnose Diagnosis estimate gaussian_member "
-    "last_layer_laplace LastLayerLaplace local_uncertainty propagate",
+    "pombu.uncertainty": "diagnose Diagnosis estimate expected_z_squared "
+    "gaussian_member last_layer_laplace LastLayerLaplace local_uncertainty propagate "
+    "Recalibration variance_factor",
     "pombu.uncertainty.tabular": "Assumptions assumptions backup chain "
     "DirichletPosterior exact_bound exact_local pombu_bound pombu_local Posterior "
     "posterior_variance TabularPosterior ube_bound ube_local",

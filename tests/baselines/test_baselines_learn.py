@@ -13,7 +13,7 @@ from pombu.data.episodes import EpisodeStore
 from pombu.envs import load
 from pombu.envs.environment import ACTION_BOUND
 from pombu.training.algorithm import StageTimer
-from pombu.training.evaluation import evaluate
+from pombu.training.loop import evaluate
 
 
 def optimal(observations: np.ndarray, deterministic: bool, key: jax.Array) -> Any:

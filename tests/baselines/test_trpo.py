@@ -146,8 +146,8 @@ def test_no_step_is_accepted_outside_the_region_or_downhill(
 def test_without_an_acceptable_step_the_policy_stays_bit_for_bit() -> None:
     policy = init_policy(jax.random.key(0), 3, 2, (8,))
     batch = batch_of(policy, 1)
-    # No real gain is a million times what the gradient promises.
-    config = TrustRegionConfig(accept_ratio=1e6)
+    # No step that is tried stays within a ten-millionth of the region.
+    config = TrustRegionConfig(kl_tolerance=1e-7)
     stayed, report = improve_policy(policy, batch, config)
     for before, after in zip(
         jax.tree.leaves(policy), jax.tree.leaves(stayed), strict=True

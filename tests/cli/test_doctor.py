@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from pombu.cli import doctor, main
+from pombu.cli import machine, main
 
 
 def test_json_is_one_object_per_finding(capsys: pytest.CaptureFixture[str]) -> None:
@@ -14,13 +14,13 @@ def test_json_is_one_object_per_finding(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_table_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    doctor.show(doctor.examine())
+    machine.show(machine.examine())
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("mujoco", "threads", "rendering", "disk"))
 
 
 def test_a_missing_extra_names_its_remedy() -> None:
-    found = doctor.extra("wandb", ("no-such-package",))
+    found = machine.extra("wandb", ("no-such-package",))
     assert found.remedy == "pip install 'pombu[wandb]'"
     assert not found.required
 
@@ -28,14 +28,14 @@ def test_a_missing_extra_names_its_remedy() -> None:
 def test_the_table_keeps_the_brackets_of_a_remedy(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    doctor.show([doctor.extra("wandb", ("no-such-package",))])
+    machine.show([machine.extra("wandb", ("no-such-package",))])
     assert "pip install 'pombu[wandb]'" in capsys.readouterr().out
 
 
 def test_a_missing_core_package_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = doctor.package("no-such-package")
+    missing = machine.package("no-such-package")
     assert missing.remedy == "pip install no-such-package"
-    monkeypatch.setattr(doctor, "examine", lambda: [missing])
+    monkeypatch.setattr(machine, "examine", lambda: [missing])
     assert main(["doctor"]) == 1
 
 
@@ -43,6 +43,6 @@ def test_an_unusable_rendering_backend_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MUJOCO_GL", "disabled")
-    found = doctor.rendering()
+    found = machine.rendering()
     assert found.state == "not with disabled"
     assert "MUJOCO_GL" in found.remedy

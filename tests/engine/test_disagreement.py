@@ -13,10 +13,10 @@ from pombu.algorithms.pombu.learner import Learner
 from pombu.algorithms.slbo.config import SLBOConfig
 from pombu.data import Normaliser
 from pombu.data.episodes import EpisodeStore
-from pombu.dynamics import disagreement as module
+from pombu.dynamics import error as module
 from pombu.dynamics.config import ImaginationConfig, ModelConfig, ReturnConfig
-from pombu.dynamics.disagreement import disagreement, limited, on_real_data
 from pombu.dynamics.ensemble import Layers, init_ensemble, materialise
+from pombu.dynamics.error import disagreement, limited, on_real_data
 from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode, load
 from pombu.errors import UsageError

@@ -39,7 +39,8 @@ def test_weights_do_not_depend_on_the_length_of_a_direction(factor: float) -> No
             for layer in ensemble.layers
         )
     )
-    for one, two in zip(materialise(ensemble)[0], materialise(longer)[0], strict=True):
+    pairs = zip(materialise(ensemble).weights, materialise(longer).weights, strict=True)
+    for one, two in pairs:
         np.testing.assert_allclose(one, two, rtol=1e-5)
 
 

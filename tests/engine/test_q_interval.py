@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from test_estimates import ACTIONS, GAMMA, HORIZON, STATES, networks, rules, still
 
-from pombu.analysis.intervals import draw_reliability
+from pombu.analysis.plots import draw_reliability
 from pombu.errors import UsageError
 from pombu.rollout.held_out import Calibrated, not_calibrated
-from pombu.rollout.q_interval import interval
-from pombu.rollout.q_value import QEstimate, q_estimate, q_uncertainty
+from pombu.rollout.q_value import QEstimate, interval, q_estimate, q_uncertainty
 
 
 def calibrated(scale=2.0):

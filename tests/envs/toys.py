@@ -92,12 +92,6 @@ class UnboundedActions(Counter):
         self.action_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
-class DictObservations(Counter):
-    def __init__(self) -> None:
-        super().__init__()
-        self.observation_space = spaces.Dict({"x": self.observation_space})
-
-
 class IntegerActions(Counter):
     def __init__(self) -> None:
         super().__init__()

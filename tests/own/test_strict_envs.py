@@ -1,5 +1,6 @@
 """Right environments that are particular: boxes, shapes, dtypes, shared arrays."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pombu import POMBU, EnvConfig, UsageError
+from pombu.agent.runs import algorithm_of
 from pombu.algorithms import registry
 from pombu.algorithms.pombu.config import POMBUConfig
 from pombu.algorithms.presets import preset
 from pombu.cli import main
 from pombu.envs import ActionBox, CollectionError, check, collect, load
 from pombu.envs.environment import ActionBox as Box
+from pombu.training.run import open_run
 
 BOUNDS = st.tuples(
     st.floats(-1e3, 1e3, width=32), st.floats(-1e3, 1e3, width=32)
@@ -118,13 +121,13 @@ def test_a_factory_s_run_can_be_used_by_its_own_hints(
     assert "bug" not in error
 
 
-def test_a_script_s_environment_is_explained(tmp_path: Path, capsys: Any) -> None:
+def test_a_script_s_environment_is_explained(tmp_path: Path) -> None:
     agent = POMBU(strict_envs.strict, **SMOKE)
-    path = agent.save(tmp_path / "agent").parent.parent
-    config = path / "config.json"
-    config.write_text(config.read_text().replace("strict_envs:", "__main__:"))
-    assert main(["evaluate", str(path)]) == 2
-    assert "put the function into a module" in capsys.readouterr().err
+    run = open_run(agent.save(tmp_path / "agent").parent.parent)
+    config = {**run.spec.config, "env": {"id": "__main__:strict"}}
+    script = replace(run, spec=replace(run.spec, config=config))
+    with pytest.raises(UsageError, match="put the function into a module"):
+        algorithm_of(script)
 
 
 def test_a_horizon_beyond_a_time_limit_is_refused() -> None:

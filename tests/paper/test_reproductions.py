@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from pombu.cli.reproduce import Reproduce
+from pombu.cli.experiments import Reproduce
 from pombu.errors import UsageError
 from pombu.paper.point_experiment import restore_outcome, run_datasets
 from pombu.paper.point_model import POINT_PROFILES

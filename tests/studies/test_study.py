@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from pombu.cli import main
-from pombu.cli.study import last_words
+from pombu.cli.experiments import last_words
 from pombu.envs import EnvConfig
 from pombu.errors import RunError, UsageError
 from pombu.studies import worker
@@ -497,6 +497,6 @@ def test_status_on_a_terminal_tells_why_runs_failed(
     have(tmp_path, Pretended(failing="meppo-smoke-seed0"))
     text = io.StringIO()
     terminal = Console(file=text, force_terminal=True, width=80)
-    monkeypatch.setattr("pombu.cli.study.Console", lambda: terminal)
+    monkeypatch.setattr("pombu.cli.experiments.Console", lambda: terminal)
     assert main(["study", "status", str(tmp_path / "runs")]) == 0
     assert "the disk is full" in text.getvalue()

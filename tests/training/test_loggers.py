@@ -12,7 +12,7 @@ from tensorboardX.proto.event_pb2 import Event
 from toy import new_run, train
 
 from pombu.errors import RunError, UsageError
-from pombu.training.loggers import TensorBoard, WeightsAndBiases
+from pombu.training.display import TensorBoard, WeightsAndBiases
 from pombu.training.run import open_run
 
 

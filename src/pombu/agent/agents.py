@@ -25,8 +25,7 @@ from jaxtyping import PRNGKeyArray
 
 from pombu.agent import ask_tell
 from pombu.agent.ask_tell import Proposal
-from pombu.agent.inputs import MOST_STEPS, array_like, as_numpy, whole
-from pombu.agent.options import with_options
+from pombu.agent.inputs import MOST_STEPS, array_like, as_numpy, whole, with_options
 from pombu.agent.runs import Which, algorithm_of, load_run
 from pombu.agent.world_model import ModelAccess, padded, q_uncertainties
 from pombu.algorithms import presets, registry
@@ -35,13 +34,12 @@ from pombu.algorithms.pombu.learner import Learner, State
 from pombu.data import read_logged
 from pombu.data.episodes import EPISODES, EpisodeStore
 from pombu.envs import EnvConfig, Episode, load, short_name
+from pombu.envs.catalogue import HERE
 from pombu.envs.task import config_of
-from pombu.envs.unnamed import HERE
 from pombu.errors import StoppedError, UsageError
 from pombu.parallel import use_compilation_cache
 from pombu.rng import Keys, require_seed
-from pombu.rollout.q_interval import interval, require_calibrated
-from pombu.rollout.q_value import QEstimate, q_estimate
+from pombu.rollout.q_value import QEstimate, interval, q_estimate, require_calibrated
 from pombu.training import checkpoint as checkpoints
 from pombu.training import config_file
 from pombu.training.algorithm import (
@@ -51,10 +49,8 @@ from pombu.training.algorithm import (
     StageTimer,
 )
 from pombu.training.callbacks import Callback, CallbackLike, Progress, as_callbacks
-from pombu.training.display import display
-from pombu.training.evaluation import FINAL_EPISODES, Evaluation, evaluate
-from pombu.training.loggers import TensorBoard
-from pombu.training.loop import identity, learn
+from pombu.training.display import TensorBoard, display
+from pombu.training.loop import FINAL_EPISODES, Evaluation, evaluate, identity, learn
 from pombu.training.metrics import require_finite
 from pombu.training.run import CONFIG, Run, RunSpec, create, open_run
 
@@ -255,7 +251,7 @@ class Agent(ModelAccess):
         key = Keys(self.seed, self._acted).jax("predict")
         self._acted += 1
         actions = self._act(rows, deterministic, key)
-        return (actions[0] if single else actions), None
+        return (np.asarray(actions[0]) if single else actions), None
 
     def _act(
         self, rows: np.ndarray, deterministic: bool, key: PRNGKeyArray

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pombu.algorithms.registry import config_type, make
 from pombu.data.episodes import EPISODES, EpisodeStore, load_episodes
 from pombu.envs import load, short_name
-from pombu.envs.unnamed import HERE
+from pombu.envs.catalogue import HERE
 from pombu.errors import RunError, UsageError
 from pombu.files import DamagedFileError
 from pombu.training import checkpoint, config_file

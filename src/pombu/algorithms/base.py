@@ -22,9 +22,8 @@ from pombu.dynamics.config import (
     MultiStepModelConfig,
     PlainReturnConfig,
 )
-from pombu.dynamics.disagreement import limited
 from pombu.dynamics.ensemble import Ensemble
-from pombu.dynamics.error import prediction_error
+from pombu.dynamics.error import limited, prediction_error
 from pombu.dynamics.fit import refit
 from pombu.dynamics.model import Dynamics, dynamics_of
 from pombu.dynamics.termination import (

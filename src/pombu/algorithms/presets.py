@@ -39,10 +39,9 @@ def preset(algorithm: str, name: str, env: str, horizon: int | None = None) -> A
     """
     _require("algorithm", algorithm, tuple(registry.ALGORITHMS))
     _require("preset", name, _NAMES)
-    module = registry.presets_module(algorithm)
     full = resolve(env)
     environment = EnvConfig(id=full, horizon=horizon)
-    values = getattr(module, name)
+    values = registry.preset_function(algorithm, name)
     if any(entry.id == full for entry in CATALOGUE):
         task = short_name(full)
         return replace(values(task, horizon), env=environment)

@@ -2,10 +2,9 @@
 
 import difflib
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pombu.envs import Episode, Task
@@ -34,8 +33,8 @@ class Entry:
     package: str
     config: str
     """The config's class."""
-    presets: str = "presets"
-    """The module of its presets."""
+    preset_prefix: str = ""
+    """How its preset functions begin, where a package has those of two algorithms."""
     q_uncertainty: bool = False
     """Whether its agent tells how uncertain a Q-value is."""
 
@@ -55,7 +54,7 @@ ALGORITHMS = {
         "model-ensemble PPO: POMBU without its uncertainty",
         "pombu.algorithms.pombu",
         "POMBUConfig",
-        presets="meppo",
+        preset_prefix="meppo_",
         q_uncertainty=True,
     ),
     "metrpo": Entry(
@@ -143,10 +142,14 @@ def _config_type(entry: Entry) -> type[Any]:
     return config
 
 
-def presets_module(name: str) -> ModuleType:
-    """The module with an algorithm's presets, one function for each."""
+def preset_function(name: str, preset: str) -> Callable[[str, int | None], Any]:
+    """The function that gives an algorithm's config, by task and horizon."""
     entry = find(name)
-    return importlib.import_module(f"{entry.package}.{entry.presets}")
+    module = importlib.import_module(f"{entry.package}.presets")
+    function: Callable[[str, int | None], Any] = getattr(
+        module, f"{entry.preset_prefix}{preset}"
+    )
+    return function
 
 
 def defaults(name: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from pombu.analysis.curves import Curve, by_label
 from pombu.analysis.statistics import align
+from pombu.uncertainty.calibration import coverage_curve
 
 # Okabe and Ito's palette.
 BLACK = "#000000"
@@ -132,6 +133,19 @@ def mean_of(group: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     if aligned is None:
         return np.zeros(0), np.zeros(0)
     return aligned.steps, aligned.values.mean(0)
+
+
+def draw_reliability(error: Any, sigma: Any, title: str = "") -> Figure:
+    """Reliability diagram: the share of errors inside intervals of every level."""
+    nominal, covered = coverage_curve(error, sigma)
+    with style():
+        figure, axes = grid(1, 1)
+        ax = axes[0, 0]
+        ax.plot([0, 1], [0, 1], color=BLACK, linewidth=0.8, label="calibrated")
+        ax.plot(nominal, covered, color=BLUE, label="observed")
+        ax.set(title=title, xlabel="level of the interval", ylabel="errors inside")
+        ax.legend()
+    return figure
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:

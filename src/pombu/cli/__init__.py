@@ -42,6 +42,8 @@ HOMES = {
     **dict.fromkeys(("plot", "report", "results"), "analyses"),
     **dict.fromkeys(("diagnose", "model-study"), "analyses"),
     **dict.fromkeys(("envs", "presets", "check-env"), "lists"),
+    **dict.fromkeys(("study", "reproduce"), "experiments"),
+    **dict.fromkeys(("doctor", "bench"), "machine"),
     "resume": "train",
 }
 """The module of a command, where it is not called like the command."""

@@ -7,12 +7,11 @@ from pathlib import Path
 import tyro
 
 from pombu._version import __version__
-from pombu.agent.export import export_policy
+from pombu.agent.export import export_policy, frames, write_video
 from pombu.agent.runs import Which, algorithm_of, load_checkpoint, load_state
-from pombu.agent.video import frames, write_video
-from pombu.analysis.intervals import measure_intervals
+from pombu.analysis.report.measure import measure_intervals
 from pombu.errors import UsageError
-from pombu.training.evaluation import evaluate
+from pombu.training.loop import evaluate
 from pombu.training.run import open_run
 
 INTERVALS = "intervals.csv"

@@ -33,8 +33,7 @@ from pombu.parallel import usable_cores
 from pombu.studies.worker import claimed_cores
 from pombu.training import checkpoint, config_file
 from pombu.training.callbacks import Callback, StopAfter, StopAtReturn
-from pombu.training.display import display
-from pombu.training.loggers import TensorBoard, WeightsAndBiases
+from pombu.training.display import TensorBoard, WeightsAndBiases, display
 from pombu.training.loop import Result, learn
 from pombu.training.run import EVALUATION, Run, RunSpec, create, open_run, require_free
 

@@ -252,7 +252,7 @@ class ImaginationConfig:
 
 @dataclass(frozen=True)
 class PlainReturnConfig:
-    """PositiveShare, and units of rewards and advantages."""
+    """Discount, and units of rewards and advantages."""
 
     gamma: PositiveShare = 0.99
     """Discount factor (published code; the paper's text is undiscounted)."""

@@ -14,8 +14,10 @@ from pombu.envs.catalogue import (
     CATALOGUE,
     Entry,
     Env,
+    copies_of,
     find_entry,
     make_foreign,
+    remember,
     resolve,
 )
 from pombu.envs.config import EnvConfig, require_y
@@ -28,7 +30,6 @@ from pombu.envs.contract import (
     known_functions,
 )
 from pombu.envs.environment import ActionBox
-from pombu.envs.unnamed import copies_of, remember
 from pombu.envs.wrappers import (
     FlatObservation,
     NoisyObservation,
@@ -260,7 +261,7 @@ def _stacked(contract: Contract | None, env: Env, history: int) -> Contract | No
 
 
 def _require_observation_box(name: str, space: spaces.Space[Any]) -> None:
-    flat = spaces.flatten_space(space) if space.is_np_flattenable else space
+    flat = spaces.flatten_space(space) if _is_numeric(space) else space
     if not isinstance(flat, spaces.Box):
         raise UsageError(
             f"{name} has the observation space {space}, but pombu takes numbers: a "
@@ -268,6 +269,15 @@ def _require_observation_box(name: str, space: spaces.Space[Any]) -> None:
             "gymnasium.ObservationWrapper and pass module:factory."
         )
     _require_entries(name, "observation", flat)
+
+
+def _is_numeric(space: spaces.Space[Any]) -> bool:
+    """Whether a space holds numbers and choices alone, at any depth."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.values() if isinstance(space, spaces.Dict) else space
+        return all(map(_is_numeric, parts))
+    numbers = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    return isinstance(space, numbers)
 
 
 def _require_entries(name: str, kind: str, space: spaces.Box) -> None:

@@ -11,7 +11,8 @@ from matplotlib.patches import FancyArrowPatch
 
 from pombu.analysis import plots
 from pombu.analysis.plots import BLACK, BLUE, GREEN, GREY, VERMILLION, grid, style
-from pombu.paper.experiments import Profile, Reproduction
+from pombu.paper import Profile
+from pombu.paper.experiments import Reproduction
 from pombu.paper.reproduce import write_provenance
 from pombu.uncertainty.tabular import (
     chain,

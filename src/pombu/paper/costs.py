@@ -17,8 +17,9 @@ from pombu.analysis import plots
 from pombu.analysis.curves import Curve, find_curves
 from pombu.analysis.plots import markdown_table, style, thousands
 from pombu.envs import CATALOGUE
+from pombu.paper import Profile
 from pombu.paper.drawing import draw_table
-from pombu.paper.experiments import Profile, Reproduction
+from pombu.paper.experiments import Reproduction
 from pombu.paper.panel_runs import Request
 from pombu.paper.reproduce import PAGES, find, names, write_provenance
 from pombu.studies.study import Job, longest

@@ -8,7 +8,7 @@ paper's scale; `at` gives them the scale of a profile.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
@@ -26,13 +26,12 @@ from pombu.analysis.plots import (
 )
 from pombu.analysis.results_page import Published
 from pombu.envs import EnvConfig
+from pombu.paper import Profile
 from pombu.studies.study import Job
 from pombu.training.config_file import from_json
 
 if TYPE_CHECKING:
     from pombu.paper.panel_runs import Request, Results
-
-Profile = Literal["smoke", "fast", "paper"]
 
 STAND_IN = "Point2D"
 """The task of every smoke run."""

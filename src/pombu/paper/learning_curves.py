@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from pombu.analysis.plots import BLACK, BLUE, VERMILLION, grid, thousands
 from pombu.envs import EnvConfig
+from pombu.paper import Profile
 from pombu.paper.drawing import (
     STAND_IN_NOTE,
     add_legend,
@@ -38,7 +39,6 @@ from pombu.paper.experiments import (
     Arm,
     Item,
     Panel,
-    Profile,
     Reproduction,
     alive_bonus,
     alpha_arms,

@@ -46,7 +46,8 @@ from pombu.dynamics.gaussian import fit_gaussian
 from pombu.envs import Episode, Task, collect, load
 from pombu.envs.environment import ACTION_BOUND
 from pombu.nn import Descent, gradient_step
-from pombu.paper.experiments import Profile, Reproduction
+from pombu.paper import Profile
+from pombu.paper.experiments import Reproduction
 from pombu.paper.reproduce import write_provenance
 from pombu.parallel import jit
 from pombu.rng import Keys

@@ -11,7 +11,8 @@ from typing import Any
 
 from pombu.analysis.plots import markdown_table
 from pombu.errors import UsageError
-from pombu.paper.experiments import Profile, Reproduction
+from pombu.paper import Profile
+from pombu.paper.experiments import Reproduction
 from pombu.paper.point_experiment import FLAT, TIMED, stage_title
 from pombu.paper.point_figures import TITLES
 from pombu.paper.reproduce import LINE, PAGES, find, names

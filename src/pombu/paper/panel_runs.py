@@ -12,7 +12,8 @@ from pombu.analysis.curves import Curve, find_curves
 from pombu.analysis.statistics import Aligned, align
 from pombu.envs import CATALOGUE, EnvConfig
 from pombu.errors import StoppedError
-from pombu.paper.experiments import Arm, Item, Panel, Profile
+from pombu.paper import Profile
+from pombu.paper.experiments import Arm, Item, Panel
 from pombu.studies.backends import BackendOptions
 from pombu.studies.study import Job, Watcher, longest, plan, run_study
 from pombu.training import config_file

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 
 from pombu.analysis import plots
 from pombu.analysis.plots import BLUE, GREEN, GREY, ORANGE, VERMILLION, grid, style
-from pombu.paper.experiments import Profile, Reproduction
+from pombu.paper import Profile
+from pombu.paper.experiments import Reproduction
 from pombu.paper.point_experiment import (
     FLAT,
     TIMED,

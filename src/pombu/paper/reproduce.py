@@ -24,8 +24,9 @@ from pombu.analysis.statistics import (
     probability_of_improvement,
 )
 from pombu.errors import UsageError
+from pombu.paper import Profile
 from pombu.paper.drawing import at_best_mean, spread
-from pombu.paper.experiments import Item, Panel, Profile, Reproduction
+from pombu.paper.experiments import Item, Panel, Reproduction
 from pombu.paper.panel_runs import (
     Group,
     Request,

@@ -16,6 +16,7 @@ from pombu.analysis.results_page import Published
 from pombu.analysis.statistics import performance_profile
 from pombu.envs import CATALOGUE, EnvConfig
 from pombu.nn import MLP, init_value, predict_value
+from pombu.paper import Profile
 from pombu.paper.drawing import STAND_IN_NOTE, add_legend, draw_table
 from pombu.paper.experiments import (
     MBMPO,
@@ -29,7 +30,6 @@ from pombu.paper.experiments import (
     UNCERTAINTY_MINUTES,
     Item,
     Panel,
-    Profile,
     Reproduction,
     alive_bonus,
     at,

@@ -22,7 +22,7 @@ from pombu.dynamics.config import (
     MultiStepModelConfig,
     PlainReturnConfig,
 )
-from pombu.dynamics.disagreement import strays
+from pombu.dynamics.error import strays
 from pombu.dynamics.model import Dynamics
 from pombu.envs import ActionBox, Task
 from pombu.errors import UsageError

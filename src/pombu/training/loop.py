@@ -1,10 +1,12 @@
-"""The learn loop: iterate, record, save, stop.
+"""The learn loop: iterate, record, save, stop, and evaluate at the end.
 
 An iteration's row is written before its checkpoint. A crash between the two leaves a
 row too many, which resuming drops; it can never leave one too few.
 
 Ctrl-C and `kill` ask a run to stop; it does so between two stages, so that nothing is
 lost.
+
+An evaluation is the returns of a policy in real episodes that are not learned from.
 """
 
 import contextlib
@@ -15,18 +17,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import FrameType
-from typing import Generic
+from typing import Any, Generic
+
+import jax
+import numpy as np
 
 from pombu.data.episodes import EPISODES, EpisodeStore, write_kept
-from pombu.errors import RunError
+from pombu.envs import Task, collect
+from pombu.errors import RunError, UsageError
 from pombu.files import write_atomic
 from pombu.parallel import usable_cores
+from pombu.rng import require_seed
 from pombu.training import checkpoint
-from pombu.training.algorithm import Algorithm, Planner, S, StageTimer
+from pombu.training.algorithm import Algorithm, Planner, Policy, S, StageTimer
 from pombu.training.callbacks import Callback, CallbackList, Progress
 from pombu.training.checkpoint import Identity, Manifest
-from pombu.training.evaluation import FINAL_EPISODES, write_evaluation
 from pombu.training.metrics import (
     MetricsFile,
     NonFiniteError,
@@ -35,11 +42,13 @@ from pombu.training.metrics import (
     require_learning,
     require_rows,
 )
-from pombu.training.run import Run
+from pombu.training.run import EVALUATION, Run, write_json
 
 SCORE = "return_real"
 DIVERGED = "diverged.safetensors"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+FINAL_EPISODES = 20
+MOST_EPISODES = 100_000
 
 
 class StopRequest:
@@ -359,3 +368,71 @@ def peak_memory() -> float:
     """The most memory this process has used, in megabytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Returns of a number of episodes."""
+
+    deterministic: bool
+    seed: int
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation over episodes."""
+        return float(np.std(self.returns))
+
+    def to_json(self) -> dict[str, Any]:
+        """For `evaluation.json` and `--json`."""
+        summary = {"mean": self.mean, "std": self.std, "episodes": len(self.returns)}
+        return {**summary, **dataclasses.asdict(self)}
+
+
+def evaluate(
+    task: Task, policy: Policy, episodes: int, seed: int = 0, deterministic: bool = True
+) -> Evaluation:
+    """Run a policy for some episodes; the same arguments give the same returns."""
+    _require_episodes(episodes)
+    require_seed(seed)
+    key = jax.random.key(seed)
+    policy = policy.begin() if isinstance(policy, Planner) else policy
+
+    def act(observations: Any, step: int) -> Any:
+        return policy(observations, deterministic, jax.random.fold_in(key, step))
+
+    drawn = np.random.SeedSequence(seed).generate_state(episodes)
+    collected = collect(task, act, [int(number) for number in drawn >> 1])
+    return Evaluation(
+        deterministic=deterministic,
+        seed=seed,
+        returns=tuple(float(episode.rewards.sum()) for episode in collected),
+        lengths=tuple(len(episode) for episode in collected),
+    )
+
+
+def _require_episodes(number: Any) -> None:
+    if not (isinstance(number, int) and 1 <= number <= MOST_EPISODES):
+        raise UsageError(
+            f"episodes is {number!r}; it must be a whole number from 1 to "
+            f"{MOST_EPISODES}."
+        )
+
+
+def write_evaluation(run: Path, task: Task, policy: Policy) -> None:
+    """Measure a run's final policy, with and without its noise.
+
+    A planner has none: it is measured once.
+    """
+    still = evaluate(task, policy, FINAL_EPISODES, deterministic=True)
+    noisy = still
+    if not isinstance(policy, Planner):
+        noisy = evaluate(task, policy, FINAL_EPISODES, deterministic=False)
+    content = {"deterministic": still.to_json(), "stochastic": noisy.to_json()}
+    write_json(run / EVALUATION, content)

@@ -13,25 +13,30 @@ if TYPE_CHECKING:
         propagate,
         q_uncertainty,
     )
-    from pombu.uncertainty.diagnostics import Diagnosis, diagnose
-    from pombu.uncertainty.ensembles import estimate, gaussian_member
-    from pombu.uncertainty.finite_ensembles import expected_z_squared, variance_factor
-    from pombu.uncertainty.laplace import LastLayerLaplace, last_layer_laplace
+    from pombu.uncertainty.calibration import expected_z_squared, variance_factor
+    from pombu.uncertainty.ensembles import (
+        Diagnosis,
+        LastLayerLaplace,
+        diagnose,
+        estimate,
+        gaussian_member,
+        last_layer_laplace,
+    )
     from pombu.uncertainty.recalibration import Recalibration
 
 _HOME = {
-    "Diagnosis": "diagnostics",
-    "LastLayerLaplace": "laplace",
+    "Diagnosis": "ensembles",
+    "LastLayerLaplace": "ensembles",
     "Recalibration": "recalibration",
-    "diagnose": "diagnostics",
+    "diagnose": "ensembles",
     "estimate": "ensembles",
-    "expected_z_squared": "finite_ensembles",
+    "expected_z_squared": "calibration",
     "gaussian_member": "ensembles",
-    "last_layer_laplace": "laplace",
+    "last_layer_laplace": "ensembles",
     "local_uncertainty": "algorithm1",
     "propagate": "algorithm1",
     "q_uncertainty": "algorithm1",
-    "variance_factor": "finite_ensembles",
+    "variance_factor": "calibration",
 }
 
 __all__ = [

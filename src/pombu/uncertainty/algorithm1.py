@@ -262,7 +262,7 @@ def q_uncertainty(
     if more["beyond"] is not None:
         _require_variance(more["beyond"])
     if in_torch:
-        from pombu.uncertainty.torch_backend import standard_deviations
+        from pombu.uncertainty.arrays import standard_deviations
 
         return standard_deviations(
             rewards + gamma * next_values, gamma, ddof, correlation, **more

@@ -7,13 +7,25 @@ A *member* is a function ``member(states, actions)``. It gives
 
 A stochastic member gives next states with one more leading axis, a sample per entry;
 `gaussian_member` makes one from a network that predicts mean and standard deviation.
+
+A single network gives members as well, by Laplace's approximation of its last layer.
+Trained by squared error, that layer is a linear regression on the features below it.
+Given those features its posterior is Gaussian in closed form, and K samples of its
+weights are K members. They are samples of the posterior, so pass ``ddof=1``.
+
+`diagnose` asks whether independence across steps holds for an ensemble. Algorithm 1
+treats the errors of different steps as independent. A learned model repeats its error
+from step to step, and then the truth can be more uncertain than U says. The check is to
+roll every member alone: the variance of the members' own returns makes no assumption
+about steps, only that the members represent the posterior.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Float64, Int
 from numpy import ndarray
 
 from pombu.errors import UsageError
@@ -147,3 +159,201 @@ def _scalars(x: Any, shape: Sequence[int], name: str) -> Float[ndarray, "..."]:
             f"{tuple(shape)}."
         )
     return array
+
+
+@dataclass(frozen=True, eq=False)
+class LastLayerLaplace:
+    """Gaussian posterior of the last layer's weights, independent per output.
+
+    The weights of output i have mean ``mean[:, i]`` and covariance
+    ``noise_std[i]**2 * factor @ factor.T``.
+    """
+
+    mean: Float64[ndarray, "F O"]
+    factor: Float64[ndarray, "F F"]
+    noise_std: Float64[ndarray, " O"]
+
+    def sample(self, count: int, seed: int = 0) -> Float64[ndarray, "count F O"]:
+        """Draw weights of the last layer."""
+        if count < 1:
+            raise UsageError(f"count is {count}; it must be 1 or more.")
+        rng = np.random.default_rng(seed)
+        noise = rng.normal(size=(count, *self.mean.shape))
+        return np.asarray(self.mean + (self.factor @ noise) * self.noise_std)
+
+    def members(
+        self, features: Callable[[Any, Any], Any], count: int, seed: int = 0
+    ) -> list[Member]:
+        """Members that predict ``state + features(state, action) @ weights``."""
+        return [_member(features, weights) for weights in self.sample(count, seed)]
+
+
+def last_layer_laplace(
+    features: Any,
+    targets: Any,
+    prior_precision: float | int = 1.0,
+    noise_std: Any = None,
+) -> LastLayerLaplace:
+    """The last layer's posterior from its inputs and the state changes to predict.
+
+    Args:
+        features: outputs of the layer below on the training data, ``[n, F]``; append a
+            column of ones for a bias.
+        targets: state changes, ``[n, O]``.
+        prior_precision: precision of the zero-mean prior on the weights, in units of
+            the noise's precision.
+        noise_std: standard deviation of the noise per output; by default that of the
+            residuals at the posterior mean.
+    """
+    X, Y = to_numpy(features).astype(np.float64), to_numpy(targets).astype(np.float64)
+    if X.ndim != 2 or Y.ndim != 2 or len(X) != len(Y) or len(X) == 0:
+        raise UsageError(
+            f"features has shape {X.shape} and targets {Y.shape}; they must be [n,F] "
+            "and [n,O] with the same n."
+        )
+    for name, array in (("features", X), ("targets", Y)):
+        if not np.isfinite(array).all():
+            index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            raise UsageError(f"{name}{list(index)} is not finite.")
+    if not prior_precision > 0:
+        raise UsageError(f"prior_precision is {prior_precision}; it must be positive.")
+    precision = X.T @ X + prior_precision * np.eye(X.shape[1])
+    mean = np.linalg.solve(precision, X.T @ Y)
+    if noise_std is None:
+        noise_std = np.sqrt(np.mean((Y - X @ mean) ** 2, axis=0))
+    noise = np.broadcast_to(np.asarray(noise_std, np.float64), Y.shape[1:]).copy()
+    # precision = L L^T, so L^-T L^-1 is its inverse.
+    factor = np.linalg.inv(np.linalg.cholesky(precision)).T
+    return LastLayerLaplace(mean, factor, noise)
+
+
+def _member(features: Callable[[Any, Any], Any], weights: ndarray) -> Member:
+    def member(states: Any, actions: Any) -> Any:
+        changes = to_numpy(features(states, actions)) @ weights
+        return states + like(changes, states)
+
+    return member
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Two variances of Q at the start states, under different assumptions.
+
+    Attributes:
+        u: Algorithm 1, the mean of D^1 over imagined trajectories.
+        member_variance: variance over members of the return of each rolled alone.
+    """
+
+    u: Float[ndarray, " N"]
+    member_variance: Float[ndarray, " N"]
+
+    @property
+    def ratio(self) -> float:
+        """Mean member variance over mean U.
+
+        About 1 or below: independence across steps is harmless. Far above 1: errors
+        persist along a trajectory and U is too small by that factor.
+        """
+        total = float(self.u.mean())
+        return float(self.member_variance.mean()) / total if total > 0 else np.nan
+
+
+def diagnose(
+    members: Sequence[Member],
+    value: Value,
+    policy: Callable[[Any], Any],
+    starts: Any,
+    horizon: int,
+    gamma: float | int = 1.0,
+    ddof: int = 0,
+    reward: Reward | None = None,
+    trajectories: int = 20,
+    seed: int = 0,
+) -> Diagnosis:
+    """Compare U with the member-consistent variance at start states.
+
+    Args:
+        members: deterministic members, as in `estimate`.
+        value: value function of the policy.
+        policy: states -> actions. A random policy adds its own noise to the members'
+            returns; use its mean.
+        starts: start states, ``[N, state]``.
+        horizon: steps to roll.
+        gamma: discount factor in (0, 1].
+        ddof: as in `estimate`, for both variances.
+        reward: the known reward function, if members do not predict rewards.
+        trajectories: imagined trajectories per start state, each step by a member drawn
+            anew; their D is averaged before it is compared.
+        seed: what the members are drawn from.
+    """
+    if not members:
+        raise UsageError("members is empty; give at least one function.")
+    if horizon < 1 or trajectories < 1:
+        raise UsageError(
+            f"horizon is {horizon} and trajectories {trajectories}; both must be 1 or "
+            "more."
+        )
+    count = len(starts)
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(len(members), size=(horizon, trajectories * count))
+    mixed = _roll(members, policy, reward, _repeat(starts, trajectories), drawn)
+    sigma = estimate(members, value, mixed.states, mixed.actions, gamma, ddof, reward)
+    u = (to_numpy(sigma)[0] ** 2).reshape(trajectories, count).mean(axis=0)
+
+    one_each = np.repeat(np.arange(len(members)), count)
+    alone = _roll(
+        members,
+        policy,
+        reward,
+        _repeat(starts, len(members)),
+        np.broadcast_to(one_each, (horizon, len(one_each))),
+    )
+    discounts = float(gamma) ** np.arange(horizon)
+    returns = (discounts @ alone.rewards).reshape(len(members), count)
+    freedom = max(len(members) - ddof, 1)
+    spread = ((returns - returns.mean(axis=0)) ** 2).sum(axis=0) / freedom
+    return Diagnosis(u, spread)
+
+
+class _Rolled(NamedTuple):
+    states: Any
+    actions: Any
+    rewards: Float[ndarray, "H M"]
+
+
+def _roll(
+    members: Sequence[Member],
+    policy: Callable[[Any], Any],
+    reward: Reward | None,
+    states: Any,
+    choice: Int[ndarray, "H M"],
+) -> _Rolled:
+    """Trajectories whose step h is made by member ``choice[h, m]``."""
+    rows = np.arange(choice.shape[1])
+    visited, taken, earned = [], [], []
+    for chosen in choice:
+        actions = policy(states)
+        steps = [
+            one_step(member, reward, states, actions, f"members[{k}]")
+            for k, member in enumerate(members)
+        ]
+        visited.append(to_numpy(states))
+        taken.append(to_numpy(actions))
+        earned.append(np.stack([rewards for _, rewards in steps])[chosen, rows])
+        following = np.stack([to_numpy(next_states) for next_states, _ in steps])
+        if following.ndim != states.ndim + 1:
+            raise UsageError(
+                "diagnose needs members that predict one next state, but one gave "
+                f"samples of shape {following.shape[1:]}; use the members' means."
+            )
+        states = like(following[chosen, rows], states)
+    return _Rolled(
+        like(np.stack(visited), states),
+        like(np.stack(taken), actions),
+        np.stack(earned),
+    )
+
+
+def _repeat(starts: Any, times: int) -> Any:
+    array = to_numpy(starts)
+    return like(np.tile(array, (times,) + (1,) * (array.ndim - 1)), starts)

@@ -76,7 +76,7 @@ class MBMPOConfig(Growing):
             reward_clip=None, scale_rewards=False, advantage_clip=None
         )
     )
-    """PositiveShare and units of rewards and advantages."""
+    """Discount and units of rewards and advantages."""
 
     def __post_init__(self) -> None:
         require_ranges(self)

@@ -99,7 +99,7 @@ class METRPOConfig(Growing):
             lam=0.95, reward_clip=None, scale_rewards=False, advantage_clip=None
         )
     )
-    """PositiveShare and units of rewards and advantages."""
+    """Discount and units of rewards and advantages."""
 
     def __post_init__(self) -> None:
         require_ranges(self)

@@ -89,7 +89,7 @@ class PETSConfig(Growing):
     capacity: Rows = 0
     """Real transitions to make room for; 0 takes what the iterations will collect."""
     gamma: PositiveShare = 1.0
-    """PositiveShare of imagined rewards; 1 is the paper's sum."""
+    """Discount of imagined rewards; 1 is the paper's sum."""
     runaway: Positive = 1e5
     """A sequence ranks last when it leads a number of the state further than this many
     standard deviations from the mean of the real observations."""

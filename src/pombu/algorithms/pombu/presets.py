@@ -1,7 +1,10 @@
-"""POMBU's presets: the tables and the text of the paper's Appendix D as values.
+"""Presets of POMBU and MEPPO: tables and text of the paper's Appendix D as values.
 
 `paper` is completed from the published code only where the paper is silent (the
 defaults of the configs).
+
+MEPPO is POMBU without its uncertainty: no penalty, no bonus, and the policy itself
+collects the real data. Its imagined samples are the 8e7 of the paper's Table 1.
 """
 
 from dataclasses import dataclass, replace
@@ -286,4 +289,30 @@ def smoke(task: str, horizon: int | None) -> POMBUConfig:
         tail=replace(base.tail, minibatch=min(60, samples), hidden=(16, 16)),
         exploration=replace(base.exploration, policies=2, trajectories=8),
         calibration=CalibrationConfig(),
+    )
+
+
+def meppo_paper(task: str, horizon: int | None) -> POMBUConfig:
+    """MEPPO with the paper's values."""
+    return _without_uncertainty(paper(task, horizon))
+
+
+def meppo_fast(task: str, horizon: int | None) -> POMBUConfig:
+    """MEPPO with what POMBU's `fast` uses."""
+    return _without_uncertainty(fast(task, horizon))
+
+
+def meppo_smoke(task: str, horizon: int | None) -> POMBUConfig:
+    """MEPPO, tiny."""
+    return _without_uncertainty(smoke(task, horizon))
+
+
+def _without_uncertainty(config: POMBUConfig) -> POMBUConfig:
+    return replace(
+        config,
+        alpha=0.0,
+        minimum_kl=None,
+        beta=0.0,
+        tail=replace(config.tail, use=False),
+        exploration=replace(config.exploration, policies=0),
     )

@@ -101,7 +101,7 @@ class SLBOConfig(Growing):
             advantage_clip=None,
         )
     )
-    """PositiveShare and units of rewards and advantages."""
+    """Discount and units of rewards and advantages."""
 
     def __post_init__(self) -> None:
         require_ranges(self)

@@ -1,12 +1,15 @@
-"""What a report measures anew from a run's last checkpoint: calibration and a preview.
+"""What is measured anew from a checkpoint: calibration, intervals, a preview.
 
 Calibration asks whether the uncertainty of Q-values is as large as their errors. From
 some start states, with one action each, the model's Q is compared with the mean of real
 returns. Both are means of few trajectories, so their sampling variance is added to U:
-otherwise that noise would be taken for overconfidence.
+otherwise that noise would be taken for overconfidence. Intervals are predicted for
+single returns, start by start, and stand beside what came.
 """
 
 import base64
+import csv
+import io
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,23 +22,32 @@ import numpy as np
 from jaxtyping import Array, Float, Float64
 from numpy import ndarray
 
+from pombu.agent.export import frames, write_video
 from pombu.agent.runs import algorithm_of, load_state
-from pombu.agent.video import frames, write_video
 from pombu.algorithms.pombu.learner import Learner, State
 from pombu.envs import collect
 from pombu.errors import UsageError
+from pombu.files import write_atomic
 from pombu.rng import Keys
 from pombu.rollout.imagine import ImaginationRules
-from pombu.rollout.q_value import q_estimate, q_returns, q_uncertainty
+from pombu.rollout.q_value import (
+    interval,
+    q_estimate,
+    q_returns,
+    q_uncertainty,
+    require_calibrated,
+)
+from pombu.rollout.real import act_alone
 from pombu.training.algorithm import Algorithm
 from pombu.training.run import Run
 
 T = TypeVar("T")
 Say = Callable[[str], None]
-
 STARTS = 24
 REAL_EPISODES = 4
 IMAGINED = 8
+ROLLOUTS = 20
+"""Imagined trajectories per start."""
 
 
 @dataclass(frozen=True)
@@ -202,3 +214,72 @@ def preview(algorithm: Algorithm[Any], state: Any, seed: int = 0) -> Preview:
         picture = write_video(Path(folder) / "video.mp4", pictures, rate)
         text = base64.b64encode(picture.read_bytes()).decode()
     return Preview(f"data:image/gif;base64,{text}", total, len(pictures) - 1)
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Real returns and what was predicted of them before."""
+
+    q: Float64[ndarray, " n"]
+    """Predicted return."""
+    low: Float64[ndarray, " n"]
+    """Lower end of its interval, noise of policy and environment included."""
+    high: Float64[ndarray, " n"]
+    """Upper end."""
+    returns: Float64[ndarray, " n"]
+    """What came: discounted as in training, in units of the task's reward."""
+    level: float
+
+    @property
+    def coverage(self) -> float:
+        """Share of returns inside their intervals."""
+        inside = (self.low <= self.returns) & (self.returns <= self.high)
+        return float(np.mean(inside))
+
+    def write(self, path: Path) -> None:
+        """A CSV file with one row per start."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["start", "q", "low", "high", "return"])
+        rows = zip(self.q, self.low, self.high, self.returns, strict=True)
+        writer.writerows([i, *map(float, row)] for i, row in enumerate(rows))
+        write_atomic(path, text.getvalue().encode())
+
+
+def measure_intervals(
+    learner: Any, state: Any, episodes: int, seed: int = 0, level: float = 0.9
+) -> Intervals:
+    """Run the stochastic policy, and predict each episode's return from its start.
+
+    Raises:
+        UsageError: The run has no calibrated uncertainty.
+    """
+    if not isinstance(learner, Learner) or learner.config.model.kind != "ensemble":
+        raise UsageError(
+            f"{learner.name} gives no uncertainty of its Q-values here: only pombu "
+            "and meppo with a learned ensemble do."
+        )
+    require_calibrated(state.calibration)
+    keys = Keys(seed, int(state.iteration))
+    act = act_alone(
+        state.policy, learner.normaliser(state), episodes, keys.jax("intervals")
+    )
+    real = collect(learner.task, act, keys.episodes("intervals", episodes))
+    found = q_estimate(
+        state.policy,
+        state.value,
+        learner.dynamics(state),
+        replace(learner.rules, horizon=learner.task.horizon),
+        jnp.asarray(np.stack([one.observations[0] for one in real])),
+        jnp.asarray(np.stack([one.actions[0] for one in real])),
+        ROLLOUTS,
+        keys.jax("imagined"),
+        jnp.float32(state.calibration.rho),
+    )
+    low, high = interval(found, state.calibration, ROLLOUTS, level, of_return=True)
+    returns = learner.rules.returns
+    clip = np.inf if returns.reward_clip is None else returns.reward_clip
+    discounts = returns.gamma ** np.arange(learner.task.horizon)
+    came = [discounts[: len(e)] @ np.clip(e.rewards, -clip, clip) for e in real]
+    q = np.asarray(found.q, np.float64)
+    return Intervals(q, low, high, np.array(came, np.float64), level)
