@@ -355,23 +355,29 @@ def learned_direction(
     return gradient, after
 
 
-@pytest.mark.parametrize("kappa", [0.0, 0.7])
-def test_the_actors_gradient_is_that_of_finite_differences(kappa: float) -> None:
+@pytest.mark.parametrize(("kappa", "drawn"), [(0.0, None), (0.7, 2)])
+def test_the_actors_gradient_is_that_of_finite_differences(
+    kappa: float, drawn: int | None
+) -> None:
     """Through rewards, states, actions, entropies, the tail, and sqrt(U)."""
-    config = replace(CONFIG, kappa=kappa)
+    actor_critic = replace(CONFIG.actor_critic, actor_subset=drawn)
+    config = replace(CONFIG, kappa=kappa, actor_critic=actor_critic)
     networks, world, starts = networks_of(), world_of(0.1), 0.5 * starts_of()
     gradient, after = learned_direction(networks, world, starts, config)
-    roll_key = jax.random.split(jax.random.key(7))[0]
+    roll_key, pick_key = jax.random.split(jax.random.key(7))
+    guides = after.critics
+    if drawn is not None:
+        guides = guides.some(jax.random.permutation(pick_key, 3)[-drawn:])
 
     def loss(policy: SquashedPolicy) -> float:
         rolled = rolled_out(policy, world, starts, roll_key, config)
-        tail = after.critics.values(
-            rolled.states[-1], rolled.actions[-1], after.bounds
-        ).mean(0)
+        tail = guides.values(rolled.states[-1], rolled.actions[-1], after.bounds).mean(
+            0
+        )
         value = soft_value(rolled, tail, jnp.asarray(TEMPERATURE), GAMMA)
         # V's own actor is held fixed.
         uncertainty = uncertainty_of(
-            rolled, networks.policy, after.critics, after.bounds, world, config
+            rolled, networks.policy, after.critics, guides, after.bounds, world, config
         )
         return float(-value.mean() + kappa * uncertainty.mean())
 
@@ -463,7 +469,13 @@ def test_sqrt_u_is_algorithm_1_along_the_rollout(rollout: TrainingRollout) -> No
     networks, world = networks_of(), world_of(0.1)
     rows = CONFIG.uncertainty_rows
     found = uncertainty_of(
-        rollout, networks.policy, networks.critics, networks.bounds, world, CONFIG
+        rollout,
+        networks.policy,
+        networks.critics,
+        networks.critics,
+        networks.bounds,
+        world,
+        CONFIG,
     )
     count = networks.critics.members
 
@@ -623,6 +635,7 @@ def test_distribution_rollouts_have_something_of_everything(field: str) -> None:
         replace(CONFIG.distribution, **{field: 0})
 
 
-def test_there_are_as_many_critics_as_are_drawn() -> None:
-    with pytest.raises(UsageError, match=r"actor_critic\.subset is 4"):
-        replace(CONFIG.actor_critic, subset=4)
+@pytest.mark.parametrize("field", ["subset", "actor_subset"])
+def test_there_are_as_many_critics_as_are_drawn(field: str) -> None:
+    with pytest.raises(UsageError, match=rf"actor_critic\.{field} is 4"):
+        replace(CONFIG.actor_critic, **{field: 4})

@@ -61,6 +61,9 @@ class SoftActorCriticConfig:
     """Share by which target critics follow the critics after each update."""
     subset: Members = 2
     """Target critics drawn for each update; the least of their values counts."""
+    actor_subset: Members | None = None
+    """Critics drawn for each update whose mean the actor follows; None takes all. The
+    mean of some is right on average, and cheaper."""
     temperature: Positive = 0.1
     """Weight of the entropy at the start."""
     target_entropy: Finite | None = None
@@ -72,11 +75,13 @@ class SoftActorCriticConfig:
 
     def __post_init__(self) -> None:
         require_ranges(self, "actor_critic")
-        if self.subset > self.critics:
-            raise UsageError(
-                f"actor_critic.subset is {self.subset}, and there are only "
-                f"{self.critics} critics to draw from: lower it."
-            )
+        for name in ("subset", "actor_subset"):
+            drawn = getattr(self, name)
+            if drawn is not None and drawn > self.critics:
+                raise UsageError(
+                    f"actor_critic.{name} is {drawn}, and there are only "
+                    f"{self.critics} critics to draw from: lower it."
+                )
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,8 @@ class DHMBPOConfig(Growing):
     gamma: InnerShare = 0.995
     """Discount factor."""
     runaway: Positive = 1e5
-    """A rollout whose state leaves plus or minus this ends there and is counted."""
+    """A rollout ends where an entry of its state is further than this many standard
+    deviations of the real ones from their mean; `ended_rollouts` counts it."""
     uncertainty_rows: Batch = 16
     """Training rollouts of an update along which all members predict, for sqrt(U)."""
     candidates: Count = 8

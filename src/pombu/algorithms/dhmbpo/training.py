@@ -88,7 +88,7 @@ def distribution_rollout(
         following, _, ends = move_blocks(
             world, states, actions, members, move, order, config.draw
         )
-        over = ends | ran_away(following, config.runaway)
+        over = ends | ~world.dynamics.plausible(following, config.runaway)
         states = jnp.where(over[:, None], stored(fresh), following)
         return states, states
 
@@ -135,11 +135,6 @@ def move_blocks(
     return following.reshape(-1, following.shape[-1]), rewards.ravel(), ends.ravel()
 
 
-def ran_away(states: Float[Array, "n o"], bound: float) -> Bool[Array, " n"]:
-    """Whether a state is out of bounds or no number."""
-    return ~jnp.all(jnp.abs(states) <= bound, -1)
-
-
 def training_rollout(
     policy: SquashedPolicy,
     world: Imagination,
@@ -166,7 +161,7 @@ def training_rollout(
         following, reward, ends = move_blocks(
             world, state, action, members, move, order, config.draw
         )
-        lost = ran_away(following, config.runaway)
+        lost = ~world.dynamics.plausible(following, config.runaway)
         # A state that is no number must not reach the gradient, not even times 0.
         state = jnp.where(lost[:, None], state, following)
         rewards.append(jnp.where(lost, 0.0, reward))
@@ -184,6 +179,7 @@ def member_uncertainty(
     rollout: TrainingRollout,
     policy: SquashedPolicy,
     critics: Critics,
+    guides: Critics,
     bounds: Float[Array, "2"],
     world: Imagination,
     config: DHMBPOConfig,
@@ -191,8 +187,17 @@ def member_uncertainty(
     """sqrt(U) of the first `uncertainty_rows` training rollouts.
 
     Every member predicts at the states and actions that were visited. V of what it
-    predicts is the critics' mean at the actor's action there; the actor is held fixed
+    predicts is the guides' mean at the actor's action there; the actor is held fixed
     in it, so that gradients run through the visited actions alone.
+
+    Args:
+        rollout: what was visited.
+        policy: the actor of V.
+        critics: whose variance at the end stands for what lies beyond.
+        guides: those of them whose mean is V.
+        bounds: range of Q.
+        world: where to imagine.
+        config: how many rollouts, and how long they are.
     """
     rows, steps = config.uncertainty_rows, config.training_steps
     policy = jax.lax.stop_gradient(policy)
@@ -200,7 +205,7 @@ def member_uncertainty(
     actions = rollout.actions[:-1, :rows].reshape(steps * rows, -1)
     predicted = world.dynamics.step(states, world.box.to_box(actions))
     normal = world.normal(predicted.states)
-    values = jnp.mean(critics.values(normal, policy.mode(normal), bounds), 0)
+    values = jnp.mean(guides.values(normal, policy.mode(normal), bounds), 0)
     values = jnp.where(predicted.ends, 0.0, values)
     local = local_uncertainty(predicted.rewards, values, config.gamma)
     last = critics.values(
@@ -264,8 +269,9 @@ def update(
     bounds = networks.bounds + rate * (found - networks.bounds)
     # 3. Critics towards the expanded target of the first state and action.
     start, last = world.normal(starts), world.normal(rollout.states[-1])
-    which = jax.random.permutation(pick_key, settings.critics)[: settings.subset]
-    tails = networks.targets.some(which).values(last, rollout.actions[-1], bounds)
+    order = jax.random.permutation(pick_key, settings.critics)
+    judges = networks.targets.some(order[: settings.subset])
+    tails = judges.values(last, rollout.actions[-1], bounds)
     tail = jnp.clip(jnp.min(tails, 0), bounds[0], bounds[1])
     targets = expanded_target(rollout, tail, temperature, config.gamma)
     value_loss, gradient = jax.value_and_grad(critic_loss)(
@@ -275,14 +281,18 @@ def update(
     critics = optax.apply_updates(networks.critics, direction)
 
     # 4. The actor up the soft value, whose tail is the critics' mean.
+    guides = critics
+    if settings.actor_subset is not None:
+        guides = critics.some(order[-settings.actor_subset :])
+
     def actor_loss(rollout: TrainingRollout) -> tuple[Array, Array]:
         end = world.normal(rollout.states[-1])
-        values = critics.values(end, rollout.actions[-1], bounds)
+        values = guides.values(end, rollout.actions[-1], bounds)
         value = soft_value(rollout, jnp.mean(values, 0), temperature, config.gamma)
         loss = -jnp.mean(value)
         if config.kappa:
             uncertainty = member_uncertainty(
-                rollout, networks.policy, critics, bounds, world, config
+                rollout, networks.policy, critics, guides, bounds, world, config
             )
             loss = loss + config.kappa * jnp.mean(uncertainty)
         return loss, values
@@ -403,8 +413,9 @@ def improve(
         )
         starts = states.reshape(rows, -1)[: config.batch_size]
         rollout = training_rollout(networks.policy, world, starts, look_key, config)
+        critics, bounds = networks.critics, networks.bounds
         found = member_uncertainty(
-            rollout, networks.policy, networks.critics, networks.bounds, world, config
+            rollout, networks.policy, critics, critics, bounds, world, config
         )
         return networks, optimisers, ring, totals, uncertainty + jnp.mean(found)
 
