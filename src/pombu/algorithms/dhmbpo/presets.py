@@ -45,7 +45,7 @@ def fast(task: str, horizon: int | None) -> DHMBPOConfig:
         uncertainty_rows=8,
         draw="rollout",
         model=HomoscedasticModelConfig(hidden=(256, 256), learning_rate=6e-3),
-        actor_critic=SoftActorCriticConfig(hidden=(256, 256), actor_subset=2),
+        actor_critic=SoftActorCriticConfig(hidden=(256, 256)),
     )
 
 
