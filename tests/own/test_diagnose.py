@@ -79,10 +79,10 @@ def test_constant_entries_are_told() -> None:
 
 def test_the_coverage_of_corrected_intervals_is_told() -> None:
     fitted = {"calibration_scale": 2.0, "calibration_rho": 0.5, "coverage_90": 0.87}
-    text = " ".join(judge(SOUND, [*MOVING, {**MOVING[-1], **fitted}]).sentences)
+    text = " ".join(find_limit(SOUND, [*MOVING, {**MOVING[-1], **fitted}]).sentences)
     assert "sigma times 2" in text
     assert "87% of held-out n-step errors" in text
-    assert "sigma times" not in " ".join(judge(SOUND, MOVING).sentences)
+    assert "sigma times" not in " ".join(find_limit(SOUND, MOVING).sentences)
 
 
 def test_numbers() -> None:
