@@ -1,9 +1,11 @@
 """What every test shares: checked shapes, one core per worker, and a Chromium."""
 
+import gc
 import json
 import os
 import platform
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,10 +21,25 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
+import jax  # noqa: E402
 import pytest  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
 
 install_import_hook("pombu", "type_checker.check")
+
+MOST_MAPS = 20_000
+"""Memory maps of a worker above which compiled programs are dropped: Linux allows
+65,530, JAX crashes at that limit, and each program takes about eight."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_programs() -> Iterator[None]:
+    """Drop compiled programs after a module where they have become too many."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 def find_chromium() -> str | None:
