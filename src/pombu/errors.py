@@ -159,15 +159,3 @@ def _annotated(hint: Any) -> Iterator[tuple[type, Range]]:
     else:
         for part in typing.get_args(hint):
             yield from _annotated(part)
-
-
-def at_least(name: str, value: float, least: float) -> None:
-    """Refuse a value that is too small, or no number."""
-    if not value >= least:
-        raise UsageError(f"{name} is {value}; it must be at least {least}.")
-
-
-def within(name: str, value: float, interval: str, holds: bool) -> None:
-    """Refuse a value outside an interval."""
-    if not holds:
-        raise UsageError(f"{name} is {value}; it must lie in {interval}.")
