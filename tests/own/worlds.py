@@ -51,8 +51,8 @@ class Cart(gymnasium.Env[Any, Any]):
         return self._observe(), float(reward), bool(over), False, {}
 
     def _observe(self) -> Any:
-        blurred = self.state + [0, 0, self.noise * self.np_random.standard_normal()]
-        return blurred.astype(np.float32)
+        flicker = self.noise * self.np_random.standard_normal()
+        return (self.state + np.array([0, 0, flicker])).astype(np.float32)
 
 
 def _limited(**spoilt: Any) -> gymnasium.Env[Any, Any]:
@@ -79,7 +79,7 @@ def noisy() -> gymnasium.Env[Any, Any]:
 
 def ending() -> gymnasium.Env[Any, Any]:
     """Ends within the starts' reach, so that many episodes do."""
-    return _limited(edge=0.8)
+    return _limited(edge=0.5)
 
 
 def clockwork() -> gymnasium.Env[Any, Any]:

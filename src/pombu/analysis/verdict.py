@@ -7,7 +7,7 @@ run has learned.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,7 @@ def find_limit(measured: Measurements, rows: Sequence[Row]) -> Verdict:
         *_ends(measured),
         *_reward(measured, gap),
         *_noise(measured),
-        *_promise(measured, gap),
+        *_promise(measured, gap, reward_total(measured)[0]),
         *_uncertainty(measured, rows, gap),
     ]
     notes = [_errors(measured), *_returns_note(gap, measured), *_ends_note(measured)]
@@ -239,17 +239,18 @@ def _ends(measured: Measurements) -> list[Finding]:
     return []
 
 
+def reward_total(measured: Measurements) -> tuple[float, float]:
+    """How far rewards of a real episode are off in all, with its standard error."""
+    sums = np.bincount(measured.episode, measured.reward_error)
+    return float(sums.mean()), float(sums.std() / np.sqrt(max(len(sums) - 1, 1)))
+
+
 def _reward(measured: Measurements, gap: Gap) -> list[Finding]:
     """Is the reward off along real steps, by more than chance and enough to matter?"""
-    episodes = np.unique(measured.episode)
-    by_episode = np.array(
-        [measured.reward_error[measured.episode == i].sum() for i in episodes]
-    )
-    total = float(by_episode.mean())
-    error = float(by_episode.std() / np.sqrt(max(len(by_episode) - 1, 1)))
+    total, error = reward_total(measured)
     if not abs(total) > max(CERTAIN * error, NOTABLE * gap.size):
         return []
-    steps = len(measured.reward_error) / len(episodes)
+    steps = len(measured.reward_error) / len(measured.real_returns)
     who, remedy = (
         "learned reward",
         "It may depend on what is not observed: give the environment a contract with "
@@ -285,7 +286,8 @@ def _noise(measured: Measurements) -> list[Finding]:
     return [("noisy observation", sentence)]
 
 
-def _promise(measured: Measurements, gap: Gap) -> list[Finding]:
+def _promise(measured: Measurements, gap: Gap, by_reward: float) -> list[Finding]:
+    """Does the model promise too much or too little, and by more than its reward?"""
     if np.isnan(gap.mean):
         sentence = (
             "In the learned dynamics no trajectory stays near the data: the model is "
@@ -301,20 +303,23 @@ def _promise(measured: Measurements, gap: Gap) -> list[Finding]:
         f"In the learned dynamics the policy earns {promised:.4g}, in the real one "
         f"{real:.4g} ({gap}): "
     )
+    limit = "optimistic model" if gap.mean > 0 else "pessimistic model"
+    if not replace(gap, mean=gap.mean - by_reward).matters:
+        return [(limit, f"{seen}the reward alone accounts for that.")]
     if gap.mean > 0:
         sentence = (
             f"{seen}it exploits what the model got wrong. Collect more real steps per "
             "iteration (`--least-steps`), imagine shorter (`--imagination.steps`), or "
             "raise POMBU's penalty (`--alpha`)."
         )
-        return [("optimistic model", sentence)]
+        return [(limit, sentence)]
     sentence = (
         f"{seen}the model undervalues what the policy does, and may lead it away from "
         "what is good. Collect more real steps per iteration (`--least-steps`), fit "
         "for longer (`--model.max-steps`), or imagine shorter "
         "(`--imagination.steps`)."
     )
-    return [("pessimistic model", sentence)]
+    return [(limit, sentence)]
 
 
 def _uncertainty(
