@@ -35,6 +35,7 @@ from pombu.data import read_logged
 from pombu.data.episodes import EPISODES, EpisodeStore
 from pombu.envs import EnvConfig, Episode, load, short_name
 from pombu.envs.catalogue import HERE
+from pombu.envs.collection import time_limit_warning
 from pombu.envs.task import config_of
 from pombu.errors import StoppedError, UsageError
 from pombu.parallel import use_compilation_cache
@@ -130,6 +131,7 @@ class Agent(ModelAccess):
         self._explored: Any = None
         self._acting: tuple[Any, Policy] | None = None
         self._tensorboard_log = tensorboard_log
+        self._told: set[str] = set()
 
     @property
     def real_steps(self) -> int:
@@ -186,6 +188,8 @@ class Agent(ModelAccess):
         self._explored = None
         result = learn(self.learner, self.seed, target, all_callbacks, run, begin)
         self.state, self.episodes = result.state, result.episodes
+        if not progress_bar:  # which shows it
+            self._warn_once(time_limit_warning(self.learner.task, list(self.episodes)))
         if result.signal is not None and not result.finished:
             raise _stopped(result.signal)
         return self
@@ -285,6 +289,7 @@ class Agent(ModelAccess):
         run.require_same(spec)
         with run.locked():
             self._require_later(run)
+            run.record_observation(self.learner.task.observation_parts)
             return checkpoints.save(
                 run.path,
                 self.state,
@@ -295,11 +300,16 @@ class Agent(ModelAccess):
 
     def _warn_if_unnamed(self) -> None:
         """Say that the command line cannot go on with what has no name."""
-        if self.learner.task.config.id.startswith(HERE):
-            _warn(
+        if self.learner.task.config.id.startswith((HERE, "__main__:")):
+            self._warn_once(
                 "The environment has no name in a module: what is saved can be loaded "
                 "with load(path, env=...) in Python, not by `pombu` commands."
             )
+
+    def _warn_once(self, message: str | None) -> None:
+        if message is not None and message not in self._told:
+            self._told.add(message)
+            warnings.warn(message, stacklevel=4)
 
     def _require_later(self, run: Run) -> None:
         """Refuse to save over what another agent of the same config went through."""

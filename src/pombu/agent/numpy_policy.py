@@ -30,6 +30,8 @@ __all__ = ["load_policy"]
 def load_policy(path: str) -> Callable[[Any], np.ndarray]:
     """Read an exported policy; it maps one observation or a batch to mean actions.
 
+    Where observations were a Dict or Tuple in training, it takes such as well.
+
     Raises:
         ValueError: The file is not as it was written.
     """
@@ -39,6 +41,7 @@ def load_policy(path: str) -> Callable[[Any], np.ndarray]:
     # Files of version 0.1 have no checksum.
     if seal.get("sha256", checksum(p)) != checksum(p):
         raise ValueError(f"{path} is damaged (its checksum differs): export it again.")
+    parts = seal.get("about", {}).get("observation") or []
     depth = sum(name.startswith("weight_") for name in p)
 
     def bend(x: np.ndarray) -> Any:
@@ -46,6 +49,8 @@ def load_policy(path: str) -> Callable[[Any], np.ndarray]:
         return x * (1 + np.tanh(x / 2)) / 2 if "silu" in p else np.tanh(x)
 
     def act(observation: Any) -> np.ndarray:
+        if isinstance(parts, list) and isinstance(observation, Mapping | tuple):
+            observation = flatten(parts, observation)
         x = np.asarray(observation, np.float32)
         if x.shape[-1:] != p["observation_mean"].shape:
             x = x.reshape(-1, len(p["observation_mean"]))
@@ -63,3 +68,26 @@ def load_policy(path: str) -> Callable[[Any], np.ndarray]:
         return action
 
     return act
+
+
+def flatten(parts: list[dict[str, Any]], observation: Any) -> np.ndarray:
+    """A Dict or Tuple, or a batch in each of its entries, as training flattened it.
+
+    Entry follows entry; one of n choices becomes n numbers of which one is 1.
+    """
+    flat = []
+    for part in parts:
+        entry = observation
+        for key in part["path"]:
+            entry = entry[key]
+        x = np.asarray(entry)
+        if "choices" not in part:
+            own = len(part["shape"])
+            flat.append(x.reshape(*x.shape[: x.ndim - own], part["size"]))
+            continue
+        x = x[..., None] if len(part["choices"]) == 1 else x
+        for i, (count, first) in enumerate(
+            zip(part["choices"], part["from"], strict=True)
+        ):
+            flat.append(np.eye(count)[x[..., i].astype(int) - first])
+    return np.concatenate(flat, -1).astype(np.float32)

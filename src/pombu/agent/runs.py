@@ -48,7 +48,9 @@ def algorithm_of(run: Run, trusted_env: str | None = None) -> Algorithm[Any]:
             f"{run.path} was trained on {name}, which is code outside pombu: if you "
             f"trust it, add --env {name} (in Python env={name!r})."
         )
-    return make(run.spec.algorithm, load(config.env), config)
+    task = load(config.env)
+    run.require_observation(task.observation_parts)
+    return make(run.spec.algorithm, task, config)
 
 
 def load_state(run: Run, algorithm: Algorithm[Any], which: Which = "last") -> Any:

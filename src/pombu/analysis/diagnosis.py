@@ -1,10 +1,9 @@
 """Diagnosis of a run: its learned dynamics against fresh real episodes of its policy.
 
-`measure` compares the two, `find_limit` says in sentences what limits the run, and
-`draw_figures` shows prediction errors, a trajectory and the members' disagreement.
+`measure` compares the two and `draw_figures` shows it; what it means is said by
+`pombu.analysis.verdict`.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pombu.algorithms.base import ModelLearner
+from pombu.algorithms.pombu.learner import Learner
 from pombu.algorithms.registry import ALGORITHMS, learner_type
 from pombu.analysis.plots import BLACK, BLUE, CYCLE, GREY, VERMILLION, grid, style
 from pombu.data import Normaliser
@@ -25,28 +25,27 @@ from pombu.errors import RunError, UsageError
 from pombu.nn import GaussianPolicy
 from pombu.parallel import jit
 from pombu.rng import Keys
+from pombu.rollout.held_out import real_steps
 from pombu.rollout.imagine import ImaginationRules, imagine
 from pombu.rollout.real import act_alone
-from pombu.training.metrics import Row
-from pombu.uncertainty.calibration import spearman
+from pombu.uncertainty.calibration import coverage_curve
+from pombu.uncertainty.n_step import STEPS, RealSteps, windows
 
 LONGEST = 50
 """Steps ahead that are compared."""
 LARGEST = 1e6
 """Errors count up to here, so that a prediction that diverges leaves a number."""
-
-OPTIMISM = 2.0
-"""Imagined returns this many standard errors above real ones are called biased."""
-NOTABLE = 0.1
-"""... if the gap is also this share of the returns' size."""
-TOO_LOW, TOO_HIGH = 0.4, 3.0
-"""Disagreement divided by error: between the two, uncertainty is called fitting."""
-STILL = 1e-4
-"""KL per update below which the policy hardly moves."""
-QUIET = 0.15
-"""Standard deviation of actions below which the policy hardly explores."""
+IMAGINED = 8
+"""Imagined trajectories from each real start."""
 NAMED = 6
 """Dimensions that are drawn one by one: those with the largest errors."""
+UNEXPLAINED = 0.2
+"""Share of the change's variance that predictions miss, from which an entry may be
+noise ..."""
+AGREED = 0.25
+"""... if the members' variance is a smaller share of that than this ..."""
+LASTING = 0.4
+"""... and errors of neighbouring steps correlate less than this."""
 DOTS = 4000
 FLOOR = 1e-6
 
@@ -55,9 +54,47 @@ _step = jit(Dynamics.step)
 
 
 @dataclass(frozen=True)
+class Ends:
+    """Real steps, and what the learned dynamics says of them: is it the last one?"""
+
+    real: int
+    """Steps that ended an episode for good."""
+    missed: int
+    """Those that most members take for others."""
+    others: int
+    """Steps that did not."""
+    invented: int
+    """Those that most members take for ends."""
+    imagined_share: float = 0.0
+    """Share of imagined trajectories that end before the time limit."""
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """How often errors of n-step returns lie in central intervals of each level."""
+
+    nominal: np.ndarray
+    """[L] levels from 0 to 1."""
+    plain: np.ndarray
+    """[L] observed shares, with sigma = sqrt(U) as Algorithm 1 gives it."""
+    corrected: np.ndarray | None
+    """[L] observed shares, with sigma as the run corrected it by other real episodes;
+    None where it has not."""
+
+    def at(self, level: float) -> tuple[float, float | None]:
+        """Observed shares at one level: plain and corrected."""
+        plain = float(np.interp(level, self.nominal, self.plain))
+        if self.corrected is None:
+            return plain, None
+        return plain, float(np.interp(level, self.nominal, self.corrected))
+
+
+@dataclass(frozen=True)
 class Measurements:
     """Learned dynamics compared with the real environment, under the same policy."""
 
+    names: tuple[str, ...]
+    """Of the o observed entries."""
     error: np.ndarray
     """[T, o] median absolute error of open-loop predictions by horizon, in standard
     deviations of the data; member by member, from many real states."""
@@ -66,17 +103,36 @@ class Measurements:
     predicted: np.ndarray
     """[T + 1, K, o] each member's prediction of it from its first state and actions."""
     disagreement: np.ndarray
-    """[n] spread of the members' next states, in standard deviations of the change."""
+    """[n, o] spread of the members' next states, in standard deviations of the
+    change."""
     one_step_error: np.ndarray
-    """[n] error of the members' mean next state, in the same units and states."""
+    """[n, o] the members' mean next state minus the real one, in the same units."""
+    reward_error: np.ndarray
+    """[n] the members' mean reward minus the real one."""
+    episode: np.ndarray
+    """[n] which real episode a step is of."""
     real_returns: np.ndarray
     """[e] of whole real episodes."""
     imagined_returns: np.ndarray
-    """[e] of whole imagined ones from the same starts."""
+    """[e, m] of imagined ones from the same starts; NaN where one ran away."""
+    ends: Ends
     action_std: float
     """Mean standard deviation of the policy, where [-1, 1] spans the action box."""
-    constant: tuple[int, ...]
+    constant: tuple[int, ...] = ()
     """Observed entries that never changed in the run's data."""
+    reward_known: bool = False
+    """Whether rewards come from the environment's contract."""
+    ends_known: bool = False
+    """Whether ends come from it, if from anywhere; else they are learned."""
+    doubts: bool = True
+    """Whether the algorithm makes use of the members' disagreement."""
+    reliability: Reliability | None = None
+    """None where the algorithm has no Q-values with an uncertainty."""
+
+    @property
+    def members(self) -> int:
+        """How many predicted."""
+        return int(self.predicted.shape[1])
 
 
 def measure(
@@ -103,41 +159,78 @@ def measure(
         )
     if not len(episodes):
         raise RunError("The run has no real episodes yet: train it first.")
+    # 1. Real episodes of the policy, which nothing is learned from.
     task: Task = learner.task
     policy: GaussianPolicy = state.policy
-    dynamics, rules = learner.dynamics(state), learner.rules
+    dynamics = learner.dynamics(state)
     normaliser = Normaliser.of(state.experience.observation)
     keys = Keys(seed, int(state.iteration))
     act = act_alone(policy, normaliser, number, keys.jax("diagnose"))
     real = collect(task, act, keys.episodes("diagnose", number))
-    spread = state.experience.observation.squares
-    disagreement, one_step = _one_step(dynamics, real)
+    # 2. The same in the learned dynamics: one step, many steps, whole episodes.
+    steps = _one_step(dynamics, real)
     error, trajectory, predicted = _open_loop(dynamics, real)
+    returns, ended = _imagined(policy, dynamics, learner.rules, task, real, keys)
+    squares = state.experience.observation.squares
     return Measurements(
+        task.frame_names,
         error,
         trajectory,
         predicted,
-        disagreement,
-        one_step,
+        steps.disagreement,
+        steps.error,
+        steps.reward_error,
+        np.repeat(np.arange(len(real)), [len(episode) for episode in real]),
         np.array([episode.rewards.sum() for episode in real]),
-        _imagined_returns(policy, dynamics, rules, task, real, keys),
+        returns,
+        _ends(real, steps.said_ended, ended),
         float(np.mean(np.exp(np.asarray(policy.log_std)))),
-        tuple(np.flatnonzero(spread[: task.frame_dim] == 0).tolist()),
+        tuple(np.flatnonzero(squares[: task.frame_dim] == 0).tolist()),
+        dynamics.reward is None,
+        learner.config.model.termination == "known",
+        isinstance(learner, Learner),
+        reliability_of(learner, state, real),
     )
 
 
-def _one_step(
-    dynamics: Dynamics, real: Sequence[Episode]
-) -> tuple[np.ndarray, np.ndarray]:
+@dataclass(frozen=True)
+class _Steps:
+    """What members make of real steps, one by one."""
+
+    disagreement: np.ndarray
+    error: np.ndarray
+    reward_error: np.ndarray
+    said_ended: np.ndarray
+
+
+def _one_step(dynamics: Dynamics, real: Sequence[Episode]) -> _Steps:
     before = np.concatenate([episode.observations[:-1] for episode in real])
     after = np.concatenate([episode.observations[1:] for episode in real])
     actions = np.concatenate([episode.actions for episode in real])
-    following = _step(dynamics, before, actions).states
+    rewards = np.concatenate([episode.rewards for episode in real])
+    following, learned, ends = _step(dynamics, before, actions)
     unit = np.asarray(dynamics.delta.std)
     scaled = np.asarray(following)[..., : len(unit)] / unit
-    spread = np.sqrt(scaled.var(0).mean(-1))
-    gap = scaled.mean(0) - after[:, : len(unit)] / unit
-    return spread, np.sqrt(np.mean(gap**2, -1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _Steps(
+            scaled.std(0),
+            scaled.mean(0) - after[:, : len(unit)] / unit,
+            np.asarray(learned).mean(0) - rewards,
+            np.asarray(ends).mean(0) > 0.5,
+        )
+
+
+def _ends(real: Sequence[Episode], said: np.ndarray, imagined_share: float) -> Ends:
+    ended = np.zeros(len(said), bool)
+    last = np.cumsum([len(episode) for episode in real]) - 1
+    ended[last] = [episode.terminated for episode in real]
+    return Ends(
+        int(ended.sum()),
+        int((ended & ~said).sum()),
+        int((~ended).sum()),
+        int((said & ~ended).sum()),
+        imagined_share,
+    )
 
 
 def _open_loop(
@@ -164,183 +257,86 @@ def _open_loop(
     return error, states[:, 0], np.concatenate([first, predicted[:, :, 0]])
 
 
-def _imagined_returns(
+def _imagined(
     policy: GaussianPolicy,
     dynamics: Dynamics,
     rules: ImaginationRules,
     task: Task,
     real: Sequence[Episode],
     keys: Keys,
-) -> np.ndarray:
-    starts = jnp.asarray(np.stack([episode.observations[0] for episode in real]))
+) -> tuple[np.ndarray, float]:
+    """[e, m] returns of whole imagined episodes; the share that end before the limit.
+
+    Trajectories that run away have no return: theirs is NaN.
+    """
+    first = np.stack([episode.observations[0] for episode in real])
     whole = replace(rules, horizon=task.horizon, draw="trajectory")
     members = dynamics.members.count
     everyone = jnp.full(members, 1.0 / members)
     key: jax.Array = keys.jax("diagnose imagined")
+    starts = jnp.asarray(np.repeat(first, IMAGINED, 0))
     imagined = _imagine(policy, None, dynamics, whole, starts, everyone, key)
-    counted = np.asarray(imagined.raw_rewards * imagined.weight).sum(0)
-    kept = np.asarray(imagined.weight)[0] > 0
-    return np.asarray(counted[kept])
+    weight = np.asarray(imagined.weight)
+    counted = (np.asarray(imagined.raw_rewards, np.float64) * weight).sum(0)
+    kept = weight[0] > 0
+    over = (np.asarray(imagined.continues) == 0) & (weight > 0)
+    returns = np.where(kept, counted, np.nan).reshape(len(real), IMAGINED)
+    return returns, float(over.any(0)[kept].mean()) if kept.any() else 0.0
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What limits a run, and why one would say so."""
+def reliability_of(
+    learner: Any, state: Any, episodes: Sequence[Episode]
+) -> Reliability | None:
+    """Coverage of n-step errors by the run's sigma, on episodes it has not seen.
 
-    limit: str
-    """`model bias`, `uncertainty too low`, `uncertainty too high`, `exploration`, or
-    `nothing in sight`."""
-    sentences: tuple[str, ...]
-
-
-def find_limit(measured: Measurements, rows: Sequence[Row]) -> Verdict:
-    """Read the measurements, and the run's metrics by iteration."""
-    found: list[tuple[str, str]] = []
-    notes = [_errors(measured)]
-    # 1. Does the model promise more than the environment gives?
-    gap, biased = optimism(measured)
-    real, imagined = measured.real_returns.mean(), measured.imagined_returns
-    if not len(imagined):
-        sentence = (
-            "In the learned dynamics no trajectory stays finite: the model is not to "
-            "be trusted beyond a few steps, so collect more data or shorten "
-            "imagination.steps."
-        )
-        found.append(("model bias", sentence))
-    elif biased:
-        sentence = (
-            f"In the learned dynamics the policy earns {imagined.mean():.4g}, in the "
-            f"real one {real:.4g}: it exploits what the model got wrong. More real "
-            "steps per iteration, a longer fit, a larger alpha (POMBU) or shorter "
-            "imagination.steps help."
-        )
-        found.append(("model bias", sentence))
-    else:
-        notes.append(
-            f"The learned dynamics promises {imagined.mean():.4g} and the real one "
-            f"gives {real:.4g}: no optimism beyond chance ({gap:+.4g})."
-        )
-    # 2. Do the members disagree as much as they err?
-    ratio = disagreement_over_error(measured)
-    several = measured.predicted.shape[1] > 1
-    if several:
-        found += _uncertainty(ratio, rows)
-    if several and not any("uncertainty" in name for name, _ in found):
-        notes.append(
-            f"Typical disagreement of the members is {ratio:.2g} times their typical "
-            "error; the rank correlation of the two is "
-            f"{rank_correlation(measured.disagreement, measured.one_step_error):.2f} "
-            "(1: they always disagree most where they err most)."
-        )
-    notes += _calibration(rows)
-    # 3. Does the run still see anything new?
-    found += _exploration(measured, rows)
-    if measured.constant:
-        notes.append(
-            f"Observed entries {', '.join(map(str, measured.constant))} never changed: "
-            "nothing can be learned from them."
-        )
-    # 4. The first finding is what limits most: later ones may follow from it.
-    limit = found[0][0] if found else "nothing in sight"
-    sentences = [sentence for _, sentence in found] or [
-        "Nothing stands out: the model is fair, its uncertainty fits and the policy "
-        "still moves. Train on."
-    ]
-    return Verdict(limit, (*sentences, *notes))
-
-
-def optimism(measured: Measurements) -> tuple[float, bool]:
-    """Imagined minus real mean return, and whether that is more than chance."""
-    real, imagined = measured.real_returns, measured.imagined_returns
-    if not len(imagined):
-        return float("nan"), True
-    gap = float(imagined.mean() - real.mean())
-    spread = real.var() / len(real) + imagined.var() / len(imagined)
-    large = NOTABLE * max(abs(float(real.mean())), float(real.std()))
-    return gap, gap > max(OPTIMISM * float(np.sqrt(spread)), large)
-
-
-def disagreement_over_error(measured: Measurements) -> float:
-    """Typical disagreement of the members divided by their typical error."""
-    error = float(np.median(measured.one_step_error))
-    return float(np.median(measured.disagreement)) / max(error, 1e-12)
-
-
-def rank_correlation(one: np.ndarray, two: np.ndarray) -> float:
-    """Spearman's correlation; 0 where one of the two does not vary."""
-    found = spearman(one.astype(float), two.astype(float))
-    return 0.0 if math.isnan(found) else found
-
-
-def _errors(measured: Measurements) -> str:
-    steps = len(measured.error)
-    worst = int(np.argmax(measured.error[-1]))
-    return (
-        f"Predictions are off by {measured.error[0].mean():.2g} standard deviations "
-        f"after 1 step and by {measured.error[-1].mean():.2g} after {steps}; entry "
-        f"{worst} is the worst ({measured.error[-1, worst]:.2g})."
+    None where there is no ensemble with a value function, or its members agree
+    entirely.
+    """
+    if not isinstance(learner, Learner):
+        return None
+    gamma = learner.rules.returns.gamma
+    real = real_steps(
+        state.value,
+        learner.dynamics(state),
+        learner.rules,
+        episodes,
+        learner.task.horizon,
     )
+    plain = _coverage(real, gamma, 0.0, 1.0)
+    if plain is None:
+        return None
+    fitted = state.calibration
+    corrected = None
+    if fitted is not None and int(fitted.episodes):
+        corrected = _coverage(real, gamma, float(fitted.rho), float(fitted.scale))
+    nominal = np.linspace(0.0, 1.0, len(plain))
+    return Reliability(nominal, plain, corrected)
 
 
-def _uncertainty(ratio: float, rows: Sequence[Row]) -> list[tuple[str, str]]:
-    kl = _last(rows, "kl")
-    if ratio < TOO_LOW:
-        sentence = (
-            f"The members agree more than they are right: their disagreement is only "
-            f"{ratio:.2g} of their error, so what is uncertain does not show. Raise "
-            "model.members, or POMBU's alpha."
-        )
-        return [("uncertainty too low", sentence)]
-    if ratio > TOO_HIGH and kl is not None and kl < STILL:
-        sentence = (
-            f"The members disagree {ratio:.2g} times as much as they err, and the "
-            f"policy hardly moves (KL {kl:.1g} per update). Fit longer, or lower "
-            "POMBU's alpha, whose penalty holds it back."
-        )
-        return [("uncertainty too high", sentence)]
-    return []
-
-
-def _calibration(rows: Sequence[Row]) -> list[str]:
-    """What the run's last evaluation found of its intervals, if it looked."""
-    last = rows[-1] if rows else {}
-    if "coverage_90" not in last:
-        return []
-    return [
-        f"Corrected by real returns (sigma times {last['calibration_scale']:.2g}, "
-        f"errors of neighbouring steps correlated {last['calibration_rho']:.2g}), "
-        f"{last['coverage_90']:.0%} of held-out n-step errors lie in the 90 % interval."
-    ]
-
-
-def _exploration(measured: Measurements, rows: Sequence[Row]) -> list[tuple[str, str]]:
-    returns = np.array([row["return_real"] for row in rows if "return_real" in row])
-    if len(returns) < 6 or measured.action_std > QUIET:
-        return []
-    third = len(returns) // 3
-    before, late = returns[third : 2 * third], returns[-third:]
-    if late.mean() > before.mean() + max(before.std(), late.std()):
-        return []
-    sentence = (
-        f"Actions vary by only {measured.action_std:.2g} of the box's half-width, and "
-        f"the return has stood still ({before.mean():.4g}, then {late.mean():.4g}): "
-        "the run sees nothing new. Give the policy more noise, or raise POMBU's beta."
-    )
-    return [("exploration", sentence)]
-
-
-def _last(rows: Sequence[Row], name: str) -> float | None:
-    values = [row[name] for row in rows if name in row]
-    return float(np.mean(values[-3:])) if values else None
+def _coverage(
+    real: RealSteps, gamma: float, rho: float, scale: float
+) -> np.ndarray | None:
+    """Observed shares by level, the mean over all n that have errors."""
+    curves = []
+    for n in STEPS:
+        found = windows(real, n, gamma, rho)
+        if len(found.error):
+            curves.append(coverage_curve(found.error, scale * found.sigma)[1])
+    return np.mean(curves, 0) if curves else None
 
 
 def draw_figures(measured: Measurements) -> dict[str, Figure]:
     """All figures, by the name of their files."""
-    return {
+    figures = {
         "error-by-horizon": _draw_errors(measured),
         "trajectories": _draw_trajectories(measured),
-        "disagreement": _draw_disagreement(measured),
+        "returns": _draw_returns(measured),
     }
+    if measured.members > 1:
+        figures["disagreement"] = _draw_disagreement(measured)
+    if measured.reliability is not None:
+        figures["reliability"] = _draw_reliability(measured.reliability)
+    return figures
 
 
 def _draw_errors(measured: Measurements) -> Figure:
@@ -355,9 +351,8 @@ def _draw_errors(measured: Measurements) -> Figure:
             if dimension not in worst:
                 axis.plot(steps, error[:, dimension], color=GREY, linewidth=0.6)
         for dimension, colour in zip(worst, CYCLE, strict=False):
-            axis.plot(
-                steps, error[:, dimension], color=colour, label=f"entry {dimension}"
-            )
+            name = measured.names[dimension]
+            axis.plot(steps, error[:, dimension], color=colour, label=name)
         axis.plot(
             steps, error.mean(1), color=BLACK, linestyle="--", label="mean of all"
         )
@@ -384,7 +379,7 @@ def _draw_trajectories(measured: Measurements) -> Figure:
             axis.plot(steps, real, color=BLACK)
             margin = 0.5 * max(float(np.ptp(real)), 1e-3)
             axis.set_ylim(real.min() - margin, real.max() + margin)
-            axis.set_title(f"entry {dimension}")
+            axis.set_title(measured.names[dimension])
         for axis in axes.ravel()[len(shown) :]:
             axis.set_axis_off()
         axes[0, 0].plot([], [], color=BLACK, label="real")
@@ -398,11 +393,9 @@ def _draw_trajectories(measured: Measurements) -> Figure:
 
 def _draw_disagreement(measured: Measurements) -> Figure:
     """Members' disagreement against their error, one dot per real step."""
-    chosen = slice(None, None, max(len(measured.disagreement) // DOTS, 1))
-    x = np.maximum(measured.disagreement[chosen], FLOOR)
-    y = np.maximum(measured.one_step_error[chosen], FLOOR)
-    ratio = disagreement_over_error(measured)
-    rank = rank_correlation(measured.disagreement, measured.one_step_error)
+    spread, error = step_sizes(measured)
+    chosen = slice(None, None, max(len(spread) // DOTS, 1))
+    x, y = np.maximum(spread[chosen], FLOOR), np.maximum(error[chosen], FLOOR)
     with style():
         figure, axes = grid(1, 1, 4.4, 3.8)
         axis = axes[0, 0]
@@ -411,14 +404,87 @@ def _draw_disagreement(measured: Measurements) -> Figure:
         axis.plot(ends, ends, color=VERMILLION, linewidth=1.2, label="equal")
         axis.set_xscale("log")
         axis.set_yscale("log")
-        axis.set_xlabel("disagreement of the members")
-        axis.set_ylabel("error of their mean")
+        axis.set_xlabel("disagreement / std of the change")
+        axis.set_ylabel("error of the members' mean / std of the change")
         axis.set_title(
-            f"One step: disagreement is {ratio:.2g} times the error,\n"
-            f"rank correlation {rank:.2f}"
+            "One step ahead: disagreement is typically "
+            f"{disagreement_over_error(measured):.2g} times the error"
         )
         axis.legend(loc="best")
     return figure
+
+
+def _draw_returns(measured: Measurements) -> Figure:
+    """What the learned dynamics promises from each start, and what came."""
+    promised = measured.imagined_returns
+    kept = np.isfinite(promised).any(1)
+    real = measured.real_returns[kept]
+    with style():
+        figure, axes = grid(1, 1, 4.4, 3.8)
+        axis = axes[0, 0]
+        for start, came in zip(promised[kept], real, strict=True):
+            axis.plot(start, np.full(len(start), came), ".", color=GREY, markersize=3)
+        means = np.array([np.nanmean(start) for start in promised[kept]])
+        axis.plot(means, real, "o", color=BLUE, label="mean of a start's promises")
+        if len(real):
+            ends = [min(means.min(), real.min()), max(means.max(), real.max())]
+            axis.plot(ends, ends, color=VERMILLION, linewidth=1.2, label="equal")
+        axis.set_xlabel("return in the learned dynamics")
+        axis.set_ylabel("return of the real episode")
+        axis.set_title("Promised and real returns from the same starts")
+        axis.legend(loc="best")
+    return figure
+
+
+def _draw_reliability(found: Reliability) -> Figure:
+    """Share of errors of n-step returns inside intervals of every level."""
+    with style():
+        figure, axes = grid(1, 1, 4.4, 3.8)
+        axis = axes[0, 0]
+        axis.plot([0, 1], [0, 1], color=BLACK, linewidth=0.8, label="calibrated")
+        axis.plot(found.nominal, found.plain, color=GREY, label="sqrt(U)")
+        if found.corrected is not None:
+            axis.plot(
+                found.nominal, found.corrected, color=BLUE, label="corrected by the run"
+            )
+        axis.set_xlabel("level of the interval")
+        axis.set_ylabel("errors inside")
+        axis.set_title("Reliability: errors of n-step returns, new episodes")
+        axis.legend(loc="best")
+    return figure
+
+
+def step_sizes(measured: Measurements) -> tuple[np.ndarray, np.ndarray]:
+    """[n] disagreement and error of every real step, over the entries that change.
+
+    What is only noise is left out, for members can learn nothing about it.
+    """
+    skipped = {*measured.constant, *noisy_dimensions(measured)}
+    kept = [i for i in range(measured.error.shape[1]) if i not in skipped]
+    kept = kept or list(range(measured.error.shape[1]))
+    spread = np.sqrt((measured.disagreement[:, kept] ** 2).mean(1))
+    return spread, np.sqrt((measured.one_step_error[:, kept] ** 2).mean(1))
+
+
+def disagreement_over_error(measured: Measurements) -> float:
+    """Typical disagreement of the members divided by their typical error."""
+    spread, error = step_sizes(measured)
+    return float(np.median(spread)) / max(float(np.median(error)), 1e-12)
+
+
+def noisy_dimensions(measured: Measurements) -> list[int]:
+    """Entries whose next value cannot be predicted, and about which members agree.
+
+    Errors that come back from step to step are not noise: there the model is wrong.
+    """
+    error = measured.one_step_error.astype(np.float64)
+    missed = (error**2).mean(0)
+    doubted = (measured.disagreement.astype(np.float64) ** 2).mean(0)
+    same = measured.episode[1:] == measured.episode[:-1]
+    again = (error[1:] * error[:-1])[same]
+    lasting = again.mean(0) / np.maximum(missed, FLOOR) if len(again) else missed
+    noisy = (missed > UNEXPLAINED) & (doubted < AGREED * missed) & (lasting < LASTING)
+    return [int(i) for i in np.flatnonzero(noisy) if i not in measured.constant]
 
 
 def worst_dimensions(measured: Measurements) -> list[int]:

@@ -181,9 +181,11 @@ class Diagnose:
     """Compare a run's learned dynamics with fresh real episodes, in figures and words.
 
     Drawn are the prediction error by horizon and dimension, a real trajectory beside
-    the imagined one, and the members' disagreement against their error. The words say
-    what limits the run: model bias, uncertainty that is too low or too high, or
-    exploration.
+    the imagined one, promised against real returns, the members' disagreement against
+    their error, and how much intervals hold. The words say what limits the run and what
+    to try: a model that promises too much or too little, and whether its reward, its
+    terminations or a noisy entry is to blame; uncertainty that is too low or too high;
+    exploration; or nothing.
 
     Examples:
       pombu diagnose runs/pendulum
@@ -206,14 +208,9 @@ class Diagnose:
     def run(self) -> int:
         """Measure, draw, and say it."""
         from pombu.agent.runs import algorithm_of
-        from pombu.analysis.diagnosis import (
-            disagreement_over_error,
-            draw_figures,
-            find_limit,
-            measure,
-            optimism,
-        )
+        from pombu.analysis.diagnosis import draw_figures, measure
         from pombu.analysis.plots import save_figure, write_json
+        from pombu.analysis.verdict import find_limit, summary_of
         from pombu.training import checkpoint
         from pombu.training.loop import identity
         from pombu.training.run import open_run
@@ -243,22 +240,12 @@ class Diagnose:
         out.mkdir(parents=True, exist_ok=True)
         for name, figure in draw_figures(measured).items():
             save_figure(figure, out, name)
-        summary = {
-            "limit": verdict.limit,
-            "sentences": verdict.sentences,
-            "return_real": measured.real_returns.mean(),
-            "return_imagined": measured.imagined_returns.mean()
-            if len(measured.imagined_returns)
-            else None,
-            "optimism": optimism(measured)[0],
-            "calibration": disagreement_over_error(measured),
-            "error_by_horizon": measured.error.mean(1).tolist(),
-        }
+        summary = summary_of(measured, rows, verdict)
         written = write_json(out / "diagnosis.json", summary)
         if self.json:
             print(json.dumps(json.loads(written.read_text())))
             return 0
-        print(f"What limits {run.path}: {verdict.limit}.")
+        print(f"Diagnosis of {run.path}: {verdict.limit}.")
         for sentence in verdict.sentences:
             print(f"- {sentence}")
         print(f"Figures and numbers are in {out}.")

@@ -121,7 +121,7 @@ class Export:
             "pombu": __version__,
         }
         if algorithm.task.layout is not None:
-            about["observation"] = str(algorithm.task.layout)
+            about["observation"] = algorithm.task.observation_parts
         export_policy(self.file, algorithm.task, state, about)
         if self.json:
             print(json.dumps({"file": str(self.file), **about}))

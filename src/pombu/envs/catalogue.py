@@ -288,11 +288,10 @@ def make_foreign(name: str, horizon: int | None, render_mode: str | None) -> Env
         factory = None if _registered(name) else _factory(name)
         if factory is not None:
             return _call(name, factory, render_mode)
+        # Not every environment takes a render_mode: only a video needs one.
+        film = {} if render_mode is None else {"render_mode": render_mode}
         return gymnasium.make(
-            name,
-            max_episode_steps=horizon,
-            disable_env_checker=True,
-            render_mode=render_mode,
+            name, max_episode_steps=horizon, disable_env_checker=True, **film
         )
     except PombuError:
         raise
@@ -304,10 +303,7 @@ def make_foreign(name: str, horizon: int | None, render_mode: str | None) -> Env
 
 
 def _call(name: str, factory: Callable[..., Any], render_mode: str | None) -> Env:
-    try:
-        renders = "render_mode" in inspect.signature(factory).parameters
-    except ValueError:  # something built in, which does not say what it takes
-        renders = False
+    renders = render_mode is not None and _takes_render_mode(factory)
     env = factory(render_mode=render_mode) if renders else factory()
     if not isinstance(env, gymnasium.Env):
         raise UsageError(
@@ -315,6 +311,15 @@ def _call(name: str, factory: Callable[..., Any], render_mode: str | None) -> En
             "return one from the factory."
         )
     return env
+
+
+def _takes_render_mode(factory: Callable[..., Any]) -> bool:
+    try:
+        taken = inspect.signature(factory).parameters
+    except ValueError:  # something built in, which does not say what it takes
+        return False
+    anything = any(one.kind == one.VAR_KEYWORD for one in taken.values())
+    return anything or "render_mode" in taken
 
 
 def _factory(name: str) -> Callable[..., Any] | None:
@@ -339,13 +344,22 @@ def _factory(name: str) -> Callable[..., Any] | None:
         ) from error
     if attribute in gymnasium.registry:
         return None
-    factory: Callable[..., Any] | None = getattr(module, attribute, None)
+    factory = attribute_of(module, attribute)
     if not callable(factory):
         raise UsageError(
             f"Module {module_name!r} has no function {attribute!r}: give "
             "module:factory where factory() returns a Gymnasium environment."
         )
-    return factory
+    found: Callable[..., Any] = factory
+    return found
+
+
+def attribute_of(module: Any, dotted: str) -> Any:
+    """What a module calls by a name, such as `Maker.make`; None where it does not."""
+    found = module
+    for part in dotted.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _registered(name: str) -> bool:
@@ -402,9 +416,14 @@ def recall(name: str) -> Callable[..., Any]:
 def copies_of(env: gymnasium.Env[Any, Any]) -> Callable[..., Any]:
     """A factory of environments like a given one: copies, or made by its spec."""
 
-    def make() -> Any:
+    def make(render_mode: str | None = None) -> Any:
+        if render_mode is not None and env.spec is not None:
+            return gymnasium.make(env.spec, render_mode=render_mode)
         try:
-            return copy.deepcopy(env)
+            twin = copy.deepcopy(env)
+            if render_mode is not None:
+                twin.unwrapped.render_mode = render_mode
+            return twin
         except Exception as error:
             if env.spec is not None:
                 return gymnasium.make(env.spec)

@@ -3,6 +3,8 @@
 JAX is imported where a contract is called, so that importing pombu stays quick.
 """
 
+import os
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,6 +14,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from pombu.envs.catalogue import Env, in_one_line
+from pombu.envs.collection import constant_end, suspected_limit
 from pombu.envs.contract import Contract, Part
 from pombu.envs.environment import Array32
 from pombu.envs.task import Task
@@ -70,6 +73,10 @@ class Walk:
     terminated: npt.NDArray[np.bool_]
     seen: Array32
     type_faults: frozenset[str]
+    lengths: tuple[int, ...] = ()
+    """Steps of each episode that was seen whole."""
+    ends: tuple[bool, ...] = ()
+    """Whether it terminated."""
 
 
 class SizeError(Exception):
@@ -91,6 +98,8 @@ def check(
     except SizeError as error:
         findings = [Finding("steps", "fail", str(error))]
     except Exception as error:
+        if os.environ.get("POMBU_DEBUG"):
+            traceback.print_exception(error)
         detail = f"the environment raised {in_one_line(error)}"
         findings = [Finding("steps", "fail", detail)]
     else:
@@ -99,7 +108,7 @@ def check(
         if task.contract is not None:
             found |= check_contract(task.contract, task.known, walk, starts, seed)
             findings += _spelling(task.contract)
-        findings += found.values()
+        findings += [*found.values(), *_time_limit(task, walk)]
     finally:
         env.close()
     has_contract = task.contract is not None
@@ -116,6 +125,7 @@ def _walk(task: Task, env: Env, steps: int, seed: int) -> Walk:
     seen = [observation]
     rows: list[tuple[Any, ...]] = []
     type_faults: set[str] = set()
+    lengths, last, steps = [], [], 0
     for action in actions:
         before = info.get("clean_observation", observation)
         observation, reward, terminated, truncated, info = env.step(
@@ -126,7 +136,11 @@ def _walk(task: Task, env: Env, steps: int, seed: int) -> Walk:
         after = info.get("clean_observation", observation)
         rows.append((before, after, np.asarray(reward).ravel()[0], terminated))
         seen.append(observation)
+        steps += 1
         if terminated or truncated:
+            lengths.append(steps)
+            last.append(bool(terminated))
+            steps = 0
             observation, info = _sized(task, *env.reset())
             seen.append(observation)
     obs, next_obs, rewards, ends = zip(*rows, strict=True)
@@ -138,6 +152,8 @@ def _walk(task: Task, env: Env, steps: int, seed: int) -> Walk:
         terminated=np.asarray(ends, dtype=bool),
         seen=np.stack(seen),
         type_faults=frozenset(type_faults),
+        lengths=tuple(lengths),
+        ends=tuple(last),
     )
 
 
@@ -173,6 +189,14 @@ def _substitutes(walk: Walk, starts: Array32) -> dict[str, Finding]:
         "terminal": Finding("termination", "pass", termination),
         "initial": Finding("start distribution", "pass", start),
     }
+
+
+def _time_limit(task: Task, walk: Walk) -> list[Finding]:
+    """Episodes that terminate like clockwork, unless the contract knows better."""
+    steps = constant_end(walk.lengths, walk.ends)
+    if steps is None or "terminal" in task.known:
+        return []
+    return [Finding("time limit", "warn", suspected_limit(task.config.id, steps))]
 
 
 def _spelling(contract: Contract) -> list[Finding]:

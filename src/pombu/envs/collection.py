@@ -5,7 +5,6 @@ environment one after the other; both give the same episodes.
 """
 
 import contextlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -47,6 +46,48 @@ class Episode:
         return len(self.rewards)
 
 
+LEAST_ENDS = 3
+"""Episodes that must end alike before a time limit is suspected."""
+
+
+def constant_end(lengths: Sequence[int], terminated: Sequence[bool]) -> int | None:
+    """The one number of steps after which every episode terminated, if there is one.
+
+    A rule about states hardly ever ends all episodes after equally many steps; a time
+    limit does, and is no termination. Episodes of a single step have no clock.
+    """
+    ends = {n for n, over in zip(lengths, terminated, strict=True) if over}
+    if sum(terminated) < LEAST_ENDS or len(ends) != 1:
+        return None
+    steps = ends.pop()
+    return steps if steps > 1 and max(lengths) <= steps else None
+
+
+def suspected_limit(name: str, steps: int) -> str:
+    """What to say of an environment that terminates after so many steps."""
+    return (
+        f"every episode of {name} that terminated did so after exactly {steps} steps, "
+        "which looks like a time limit: `terminated` says that nothing more is to be "
+        "had there, and imagined episodes cannot know when. Return it as `truncated`, "
+        f"or cut episodes one step sooner (`--horizon {steps - 1}`), which counts as "
+        "one"
+    )
+
+
+def time_limit_warning(task: Task, episodes: Sequence[Episode]) -> str | None:
+    """A sentence on real episodes that end like clockwork; None where they do not."""
+    if "terminal" in task.known:
+        return None
+    steps = constant_end(
+        [len(episode) for episode in episodes],
+        [episode.terminated for episode in episodes],
+    )
+    if steps is None:
+        return None
+    said = suspected_limit(task.config.id, steps)
+    return f"{said[0].upper()}{said[1:]}."
+
+
 class CollectionError(RunError):
     """Collection stopped early; `episodes` holds every transition gathered before."""
 
@@ -66,6 +107,8 @@ class Outcome:
     truncated: Flags
     fault: str | None = None
     """What went wrong with the first row that did not."""
+    cause: BaseException | None = None
+    """What the environment raised there, with its traceback."""
 
 
 @runtime_checkable
@@ -183,14 +226,14 @@ class SequentialStepper:
     def _each(self, rows: Sequence[int], one: Any) -> Outcome:
         done: list[int] = []
         results: list[tuple[Any, ...]] = []
-        fault = None
+        fault: str | None = None
+        cause: BaseException | None = None
         for row in rows:
             try:
                 observation, *rest = one(row)
             except (Exception, SystemExit) as error:
-                if os.environ.get("POMBU_DEBUG"):
-                    raise
-                fault = fault or f"raised {in_one_line(error)}"
+                if fault is None:
+                    fault, cause = f"raised {in_one_line(error)}", error
                 continue
             if any(map(np.ndim, rest)):
                 reward, terminated, truncated = map(np.shape, rest)
@@ -211,7 +254,8 @@ class SequentialStepper:
             none = np.empty(0)
             empty = none.astype(np.float32).reshape(0, *self._shape)
             flags = none.astype(bool)
-            return Outcome(none.astype(np.intp), empty, none, flags, flags, fault)
+            rows_done = none.astype(np.intp)
+            return Outcome(rows_done, empty, none, flags, flags, fault, cause)
         observations, rewards, terminated, truncated = zip(*results, strict=True)
         return _finite(
             np.asarray(done),
@@ -220,6 +264,7 @@ class SequentialStepper:
             np.asarray(terminated, dtype=bool),
             np.asarray(truncated, dtype=bool),
             fault,
+            cause,
         )
 
 
@@ -230,6 +275,7 @@ def _finite(
     terminated: Flags,
     truncated: Flags | None = None,
     fault: str | None = None,
+    cause: BaseException | None = None,
 ) -> Outcome:
     """Leave out rows with NaN or infinity, and say so."""
     if truncated is None:
@@ -246,6 +292,7 @@ def _finite(
         terminated[good],
         truncated[good],
         fault,
+        cause,
     )
 
 
@@ -343,7 +390,7 @@ def _raise_fault(outcome: Outcome, task: Task, record: "_Record") -> None:
         f"{task.config.id} {outcome.fault}; the {kept} transitions of this batch from "
         "before that are kept: fix the environment and resume.",
         episodes,
-    )
+    ) from outcome.cause
 
 
 class _Record:

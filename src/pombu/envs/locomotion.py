@@ -61,6 +61,27 @@ def _compiled(asset: str) -> mujoco.MjModel:
     return model
 
 
+def joint_names(model: mujoco.MjModel) -> tuple[list[str], list[str]]:
+    """What positions and velocities belong to: `rootz`, `rootz velocity`.
+
+    Free and ball joints have several of both.
+    """
+    positions, velocities = [""] * model.nq, [""] * model.nv
+    for joint in range(model.njnt):
+        name = model.joint(joint).name or f"joint {joint}"
+        following = joint + 1 < model.njnt
+        for found, begins, end, suffix in (
+            (positions, model.jnt_qposadr, model.nq, ""),
+            (velocities, model.jnt_dofadr, model.nv, " velocity"),
+        ):
+            begin = int(begins[joint])
+            size = (int(begins[joint + 1]) if following else end) - begin
+            for i in range(size):
+                number = f"[{i}]" if size > 1 else ""
+                found[begin + i] = f"{name}{number}{suffix}"
+    return positions, velocities
+
+
 def _compile(root: ElementTree.Element) -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_string(ElementTree.tostring(root, "unicode"))
 
@@ -171,6 +192,12 @@ class LocomotionEnv(TaskEnv):
             render_mode=render_mode,
         )
         self._renderer: mujoco.Renderer | None = None
+
+    @property
+    def observation_names(self) -> list[str]:
+        """The joints whose positions and velocities are observed."""
+        positions, velocities = joint_names(self.physics.model)
+        return [*positions[self.physics.contract.spec.unobserved :], *velocities]
 
     def render(self) -> npt.NDArray[np.uint8] | None:
         """The scene from the camera that tracks the body."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from pombu.envs.catalogue import (
     CATALOGUE,
     Entry,
     Env,
+    attribute_of,
     copies_of,
     find_entry,
     make_foreign,
@@ -35,6 +37,7 @@ from pombu.envs.wrappers import (
     NoisyObservation,
     StackedContract,
     StackedObservation,
+    leaves_of,
 )
 from pombu.errors import UsageError
 
@@ -71,6 +74,8 @@ class Task:
     layout: spaces.Space[Any] | None = dataclasses.field(default=None, compare=False)
     """The environment's own observation space where it is no Box, such as a Dict: what
     pombu sees is flattened as Gymnasium does it."""
+    names: tuple[str, ...] | None = None
+    """Of the observed numbers, where the environment has any."""
 
     @property
     def known(self) -> frozenset[str]:
@@ -82,6 +87,18 @@ class Task:
         """Size of the newest of the observations that a state consists of."""
         return self.observation_dim // self.config.history
 
+    @property
+    def frame_names(self) -> tuple[str, ...]:
+        """A name for each number of one observation; `entry 3` where it has none."""
+        return self.names or tuple(f"entry {i}" for i in range(self.frame_dim))
+
+    @property
+    def observation_parts(self) -> list[dict[str, Any]] | None:
+        """How a Dict or Tuple was flattened, as JSON; None where it is a Box."""
+        if self.layout is None:
+            return None
+        return [leaf.described for leaf in leaves_of(self.layout)]
+
     def make(self, render_mode: str | None = None) -> Env:
         """A fresh environment of this task."""
         return make(self.config, render_mode)
@@ -91,7 +108,7 @@ def config_of(env: str | EnvConfig | Callable[..., Any] | Env) -> EnvConfig:
     """What the user gave for an environment, as a config.
 
     A function or class of a module is named by it. Anything else, such as a lambda or
-    an environment itself, is known to this process alone: see `unnamed.remember`.
+    an environment itself, is known to this process alone: see `catalogue.remember`.
     """
     if isinstance(env, EnvConfig):
         return env
@@ -105,10 +122,11 @@ def config_of(env: str | EnvConfig | Callable[..., Any] | Env) -> EnvConfig:
             "a gymnasium.Env, or a function or class that makes one."
         )
     name = getattr(env, "__qualname__", "")
-    if not name or "<" in name:
-        inner = getattr(env, "func", env)
-        return EnvConfig(id=remember(env, getattr(inner, "__name__", "factory")))
-    return EnvConfig(id=f"{env.__module__}:{name}")
+    module = sys.modules.get(getattr(env, "__module__", None) or "")
+    if name and attribute_of(module, name) is env:
+        return EnvConfig(id=f"{env.__module__}:{name}")
+    inner = getattr(env, "func", env)
+    return EnvConfig(id=remember(env, getattr(inner, "__name__", "factory")))
 
 
 def load(config: EnvConfig | str, **overrides: Any) -> Task:
@@ -129,6 +147,7 @@ def load(config: EnvConfig | str, **overrides: Any) -> Task:
             contract=_stacked(_contract(env), env, config.history),
             observation_shape=_observation_shape(env) if config.history == 1 else None,
             layout=_layout(env),
+            names=_names(env, config.history),
         )
     finally:
         # What there was to learn of the environment is learned.
@@ -228,6 +247,50 @@ def _layout(env: Env) -> spaces.Space[Any] | None:
             return None if isinstance(space, spaces.Box) else space
         layer = layer.env
     return None
+
+
+def _names(env: Env, history: int) -> tuple[str, ...] | None:
+    """What the environment calls the numbers that it shows.
+
+    They are the keys of a Dict, an attribute `observation_names` of the environment, or
+    the joints of a MuJoCo model whose environment says what it shows of them.
+    """
+    size = int(np.prod(env.observation_space.shape or ())) // history
+    layout = _layout(env)
+    if layout is not None:
+        given: Any = [name for leaf in leaves_of(layout) for name in leaf.names]
+    else:
+        layer: Any = env
+        while isinstance(layer, gymnasium.Wrapper) and not isinstance(
+            vars(layer).get("observation_names"), list | tuple
+        ):
+            layer = layer.env
+        given = getattr(layer, "observation_names", None) or _joints(layer)
+    # A wrapper may show something else than what is named inside it.
+    if not isinstance(given, list | tuple) or len(given) != size:
+        return None
+    return tuple(map(str, given))
+
+
+def _joints(env: Any) -> list[str]:
+    """Names by `observation_structure`, as Gymnasium's MuJoCo environments have it."""
+    structure = getattr(env, "observation_structure", None)
+    model = getattr(env, "model", None)
+    if not isinstance(structure, dict) or not hasattr(model, "jnt_qposadr"):
+        return []
+    from pombu.envs.locomotion import joint_names
+
+    known = dict(zip(("qpos", "qvel"), joint_names(model), strict=True))
+    found: list[str] = []
+    for part, size in structure.items():
+        if part.startswith("skipped_"):
+            whole = part.removeprefix("skipped_")
+            known[whole] = known.get(whole, [])[size:]
+        elif len(known.get(part, ())) == size:
+            found += known[part]
+        else:
+            found += [f"{part}[{i}]" for i in range(size)]
+    return found
 
 
 def _contract(env: Env) -> Contract | None:

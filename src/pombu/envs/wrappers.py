@@ -116,6 +116,63 @@ def flatten_rows(space: spaces.Space[Any], given: Any) -> Array32:
         ) from None
 
 
+@dataclass(frozen=True)
+class Leaf:
+    """A part of an observation that is no Dict or Tuple itself, and where it lies."""
+
+    path: tuple[str | int, ...]
+    """Keys and positions that lead to it."""
+    space: spaces.Space[Any]
+    begin: int
+    """Its first entry in the flat observation."""
+    size: int
+
+    @property
+    def names(self) -> list[str]:
+        """One per entry: `goal[1]`, or `goal` alone where there is only one."""
+        name = ".".join(map(str, self.path))
+        if self.size == 1:
+            return [name]
+        return [f"{name}[{i}]" for i in range(self.size)]
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """As JSON: all it takes to flatten such an observation."""
+        found: dict[str, Any] = {
+            "path": list(self.path),
+            "begin": self.begin,
+            "size": self.size,
+        }
+        if isinstance(self.space, spaces.Discrete):
+            return {**found, "choices": [int(self.space.n)], "from": _first(self.space)}
+        if isinstance(self.space, spaces.MultiDiscrete):
+            choices = self.space.nvec.ravel().tolist()
+            return {**found, "choices": choices, "from": _first(self.space)}
+        return {**found, "shape": list(self.space.shape or ())}
+
+
+def _first(space: spaces.Discrete | spaces.MultiDiscrete) -> list[int]:
+    """The smallest of each of the space's choices."""
+    return [int(one) for one in np.ravel(space.start)]
+
+
+def leaves_of(space: spaces.Space[Any]) -> list[Leaf]:
+    """The parts of a Dict or Tuple in the order in which they are flattened."""
+    found: list[Leaf] = []
+
+    def visit(part: spaces.Space[Any], path: tuple[str | int, ...]) -> None:
+        if isinstance(part, spaces.Dict | spaces.Tuple):
+            inner = part.items() if isinstance(part, spaces.Dict) else enumerate(part)
+            for key, one in inner:
+                visit(one, (*path, key))
+            return
+        begin = found[-1].begin + found[-1].size if found else 0
+        found.append(Leaf(path, part, begin, spaces.flatdim(part)))
+
+    visit(space, ())
+    return found
+
+
 if TYPE_CHECKING:
     import jax
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from pombu.data.episodes import EPISODES, EpisodeStore, write_kept
 from pombu.envs import Task, collect
+from pombu.envs.collection import time_limit_warning
 from pombu.errors import RunError, UsageError
 from pombu.files import write_atomic
 from pombu.parallel import usable_cores
@@ -125,6 +126,7 @@ def learn(
         if run is not None:
             stack.enter_context(run.locked())
             run.record_start()
+            run.record_observation(algorithm.task.observation_parts)
         loop = _Loop(algorithm, seed, total_steps, combined, request, run, begin)
         result = loop.learn()
         if run is not None and result.finished:
@@ -169,6 +171,7 @@ class _Loop(Generic[S]):
         self.checkpoint_seconds = 0.0
         self.metrics: dict[str, float] = {}
         self.score: float | None = None
+        self.told_of_limit = False
         self.returns: list[float] = []
         self.state, self.episodes = begin or (algorithm.init(seed), EpisodeStore())
         self.saved_iteration = 0
@@ -264,12 +267,22 @@ class _Loop(Generic[S]):
         go_on = self.callbacks.on_iteration(progress)
         if SCORE in metrics:
             go_on = self.callbacks.on_evaluation(progress) and go_on
+        self._tell_of_limit()
         try:
             require_learning(metrics, self.iteration)
         except NothingLearnedError:
             self._save()
             raise
         return not go_on
+
+    def _tell_of_limit(self) -> None:
+        """Say once that episodes seem to end by a clock."""
+        if self.told_of_limit:
+            return
+        warning = time_limit_warning(self.algorithm.task, list(self.episodes))
+        if warning is not None:
+            self.told_of_limit = True
+            self.callbacks.on_message(warning)
 
     def _record(self, state: S, metrics: dict[str, float], seconds: float) -> None:
         """Write the iteration's row."""

@@ -5,6 +5,7 @@ versions.json    with which versions, machine and source, once per start
 metrics.csv      one row per iteration
 checkpoints/     the last few and the best
 episodes/        every real episode
+observation.json how observations that are Dicts or Tuples were flattened
 evaluation.json  returns of the final policy
 tensorboard/     events, where asked for
 """
@@ -47,6 +48,7 @@ CONFIG = "config.json"
 VERSIONS = "versions.json"
 METRICS = "metrics.csv"
 EVALUATION = "evaluation.json"
+OBSERVATION = "observation.json"
 TENSORBOARD = "tensorboard"
 LOCK = "lock"
 STALE_SECONDS = 3600.0
@@ -169,6 +171,41 @@ class Run:
                 set_aside(path)
                 earlier = []
         write_json(path, [*earlier, provenance()])
+
+    def record_observation(self, parts: list[dict[str, Any]] | None) -> None:
+        """Keep how observations are flattened, where they are.
+
+        Raises:
+            UsageError: The environment has another layout than it had in this run.
+        """
+        path = self.path / OBSERVATION
+        if path.exists():
+            self.require_observation(parts)
+        elif parts is not None:
+            write_json(path, parts)
+
+    def require_observation(self, parts: list[dict[str, Any]] | None) -> None:
+        """Refuse an environment whose observations are flattened in another way.
+
+        Raises:
+            UsageError: Says so.
+        """
+        path = self.path / OBSERVATION
+        if not path.exists():
+            return
+        try:
+            kept = parse_json(path.read_bytes())
+        except ValueError as error:
+            raise UsageError(
+                f"{path} cannot be read ({error}): restore it, or remove it if the "
+                "environment is as it was."
+            ) from None
+        if kept != parts:
+            raise UsageError(
+                f"{path} lays observations out in another way than the environment "
+                "does now, so what was learned would take one entry for another: give "
+                "the environment as it was."
+            )
 
     def rows(self) -> list[Row]:
         """The rows of `metrics.csv`, compared with the newest checkpoint's checksum.
