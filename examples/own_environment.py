@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 from pombu import POMBU
 
-PRESET, STEPS = ("smoke", 300) if "--smoke" in sys.argv else ("fast", 5000)
+PRESET, STEPS = ("smoke", 200) if "--smoke" in sys.argv else ("fast", 5000)
 
 
 class Cart(gymnasium.Env):

@@ -68,16 +68,46 @@ def look_up(figures: dict[str, Any], name: str) -> Any:
     return figures
 
 
-def test_every_figure_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch", reason="needs the baselines extra")
-    # Threads that wait for one another take forever where other tests run beside them.
-    monkeypatch.setattr("pombu.bench.pytorch_workload.usable_cores", lambda: 1)
-    figures = suite.run(TINY, lambda what: None)
+def assert_complete(figures: dict[str, Any]) -> None:
     found = {name: look_up(figures, name) for name in PROMISED}
     assert all(isinstance(value, float) for value in found.values()), found
     assert found["iteration.growth_200k_over_20k"] == 1.25
     assert found["uncertainty.overhead"] == found["pombu_over_meppo"] - 1
     assert json.loads(json.dumps(figures)) == figures
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait for one another take forever where other tests run beside."""
+    pytest.importorskip("torch", reason="needs the baselines extra")
+    monkeypatch.setattr("pombu.bench.pytorch_workload.usable_cores", lambda: 1)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+def test_every_figure_is_measured() -> None:
+    assert_complete(suite.run(TINY, lambda what: None))
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_every_figure_comes_of_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With times that are given: the slow test above also does the work."""
+    given = {"trpo": 0.5, "metrpo": 2.0, "slbo": 1.0, "pets": 1.0, "steve": 2.0}
+
+    def fast(pieces: dict[str, Any], repeats: int, budget: float) -> workload.Times:
+        return workload.Times({name: [given.get(name, 0.25)] for name in pieces})
+
+    monkeypatch.setattr(suite, "take_turns", fast)
+    monkeypatch.setattr(algorithms, "take_turns", fast)
+    for name in ("trpo_step", "metrpo_update", "slbo_round", "actions", "meta_step"):
+        monkeypatch.setattr(algorithms, name, lambda learner: None)
+    figures = suite.run(TINY, lambda what: None)
+    assert_complete(figures)
+    # Two trajectories of 200 steps.
+    assert figures["baselines"]["trpo"] == {"seconds": 0.5, "steps_per_s": 800.0}
+    assert figures["baselines"]["metrpo"]["steps_per_s"] == 200.0
+    assert figures["steve"]["per_s"] == 1.0
+    assert figures["fit"]["vs_pytorch"] == figures["pombu_over_meppo"] == 1.0
 
 
 @pytest.fixture(scope="module")

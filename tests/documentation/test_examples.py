@@ -1,8 +1,10 @@
 """Each example is short and runs; those that train know `--smoke`."""
 
 import os
+import runpy
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -31,10 +33,27 @@ def test_examples_are_short(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_examples_run(path: Path, tmp_path: Path) -> None:
-    flags = ["--smoke"] if "--smoke" in path.read_text() else []
+def test_examples_run(
+    path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [str(path), *flags(path)])
+    runpy.run_path(str(path), run_name="__main__")
+    assert SAYS.get(path.stem, "") in capsys.readouterr().out
+
+
+def flags(path: Path) -> list[str]:
+    return ["--smoke"] if "--smoke" in path.read_text() else []
+
+
+def test_an_example_runs_as_a_program(tmp_path: Path) -> None:
+    path = ROOT / "examples" / "own_ensemble.py"
     done = subprocess.run(
-        [sys.executable, str(path), *flags],
+        [sys.executable, str(path), *flags(path)],
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
@@ -42,7 +61,7 @@ def test_examples_run(path: Path, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert SAYS.get(path.stem, "") in done.stdout
+    assert SAYS["own_ensemble"] in done.stdout
 
 
 def test_the_study_is_small_and_read() -> None:

@@ -15,6 +15,7 @@ import pytest
 from pombu.cli import main
 from pombu.envs import EnvConfig
 from pombu.errors import RunError, UsageError
+from pombu.studies import ray_backend
 from pombu.studies.backends import BackendOptions, LocalBackend
 from pombu.studies.progress import RunProgress
 from pombu.studies.ray_backend import (
@@ -124,6 +125,47 @@ def test_what_listens_and_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(RunError, match=f"answers at {address} .*no answer in 3 s"):
             BackendOptions(backend="ray", address=address).open()
+
+
+class Started:
+    """Stands for Ray: keeps how it was started."""
+
+    def __init__(self) -> None:
+        self.arguments: dict[str, Any] = {}
+
+    def init(self, **arguments: Any) -> None:
+        self.arguments = arguments
+
+
+@pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
+def test_a_cluster_of_its_own_listens_on_loopback(address: str | None) -> None:
+    backend, ray = RayBackend.__new__(RayBackend), Started()
+    vars(backend).update(_ray=ray)
+    backend._connect(BackendOptions(backend="ray", address=address))
+    expected = "127.0.0.1" if address is None else None
+    assert ray.arguments.get("_node_ip_address") == expected
+
+
+@pytest.mark.parametrize("given", [None, "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"])
+def test_the_token_is_left_in_no_file(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray would write one that everyone can read, were there none."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(name, "mine")
+        monkeypatch.delenv(name)
+    if given is not None:
+        monkeypatch.setenv(given, "mine")
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+    monkeypatch.setattr("importlib.import_module", lambda name: name)
+    assert ray_backend._import_ray(BackendOptions(backend="ray")) == "ray"
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    if given is None:
+        assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
+    else:
+        assert os.environ[given] == "mine"
+        assert ("RAY_AUTH_TOKEN" in os.environ) == (given == "RAY_AUTH_TOKEN")
 
 
 class FullDisk:

@@ -12,6 +12,7 @@ import inspect
 import logging
 import os
 import queue
+import secrets
 import socket
 import subprocess
 import sys
@@ -43,6 +44,7 @@ from pombu.training.run import LOCK
 Stamps = dict[str, tuple[int, int]]
 """Time of change and size of every file of a folder, by its relative path."""
 
+LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 10.0
 JOIN_SECONDS = 60.0
 
@@ -172,6 +174,8 @@ class RayBackend:
         if options.address is None:
             number = (options.workers or 0) * options.cores_per_run or usable_cores()
             arguments |= {"num_cpus": number, "include_dashboard": False}
+            # A cluster of this machine's own is nobody else's to reach.
+            arguments["_node_ip_address"] = LOOPBACK
         try:
             self._ray.init(address=options.address or "local", **arguments)
         except Exception as error:
@@ -216,6 +220,11 @@ def _import_ray(options: BackendOptions) -> Any:
         # Without a token anyone who reaches the ports could run code here. Ray looks
         # at this when it is imported; newer versions have it on by themselves.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+        if os.environ["RAY_AUTH_MODE"] == "token" and not (
+            os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+        ):
+            # Otherwise Ray leaves one in ~/.ray that everyone can read.
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     return importlib.import_module("ray")
 
 
