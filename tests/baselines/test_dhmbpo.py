@@ -19,26 +19,32 @@ from pombu.algorithms.dhmbpo.config import (
     DistributionConfig,
     SoftActorCriticConfig,
 )
-from pombu.algorithms.dhmbpo.evaluation import explore, one_step_uncertainty, q_bias
 from pombu.algorithms.dhmbpo.losses import (
     TrainingRollout,
-    critic_loss,
     expanded_target,
     soft_value,
-    temperature_loss,
     value_bounds,
 )
-from pombu.algorithms.dhmbpo.networks import Networks, follow, init_critics
 from pombu.algorithms.dhmbpo.training import (
-    Imagination,
     distribution_rollout,
-    fresh_optimisers,
+    explore,
     member_uncertainty,
     training_rollout,
     update,
 )
 from pombu.algorithms.presets import preset
 from pombu.algorithms.registry import make
+from pombu.algorithms.soft_actor_critic import (
+    Imagination,
+    Networks,
+    critic_loss,
+    follow,
+    fresh_optimisers,
+    init_critics,
+    one_step_uncertainty,
+    q_bias,
+    temperature_loss,
+)
 from pombu.cli import main
 from pombu.data import Normaliser
 from pombu.data.episodes import EpisodeStore
@@ -342,7 +348,7 @@ def learned_direction(
     key = jax.random.key(7)
     after, memory, _ = updated(
         networks,
-        fresh_optimisers(networks, config),
+        fresh_optimisers(networks, 3e-4),
         world,
         starts,
         jnp.asarray(False),
@@ -446,7 +452,7 @@ def test_critics_learn_alone_while_the_actor_waits() -> None:
     networks = networks_of()
     after, memory, _ = updated(
         networks,
-        fresh_optimisers(networks, CONFIG),
+        fresh_optimisers(networks, 3e-4),
         world_of(0.1),
         starts_of(),
         jnp.asarray(False),

@@ -5,7 +5,19 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pombu.dynamics.config import ImaginationConfig, PlainReturnConfig
-from pombu.errors import Batch, Range, UsageError, require_ranges
+from pombu.errors import (
+    Batch,
+    Finite,
+    Members,
+    Positive,
+    PositiveShare,
+    Range,
+    Rate,
+    Share,
+    Sizes,
+    UsageError,
+    require_ranges,
+)
 from pombu.optim.config import BaselineConfig
 
 
@@ -19,6 +31,43 @@ class Growing:
     def rows(self, horizon: int) -> int:
         """Real transitions to make room for."""
         return self.capacity or self.iterations * self.trajectories * horizon
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig:
+    """A tanh-Gaussian actor, its critics and the entropy temperature."""
+
+    critics: Members = 5
+    """Critics."""
+    hidden: Sizes = (256, 256, 256)
+    """Hidden layer sizes of actor and critics (SiLU; critics with layer
+    normalisation)."""
+    learning_rate: Rate = 3e-4
+    """Adam's step size for actor, critics and temperature."""
+    tau: PositiveShare = 0.005
+    """Share by which target critics follow the critics after each update."""
+    subset: Members = 2
+    """Target critics drawn for each update; the least of their values counts."""
+    temperature: Positive = 0.1
+    """Weight of the entropy at the start."""
+    target_entropy: Finite | None = None
+    """Entropy that the temperature aims at; None is minus the action's size."""
+    bound_rate: Share = 3e-4
+    """Share by which the bounds of Q follow those of a batch's rewards."""
+    bound_quantile: Annotated[float, Range("(0, 0.5)")] = 0.01
+    """Quantile of rewards, and of their negatives, that bounds Q."""
+
+    def __post_init__(self) -> None:
+        require_ranges(self, "actor_critic")
+        self.require_drawn("subset", self.subset)
+
+    def require_drawn(self, name: str, drawn: int | None) -> None:
+        """Refuse to draw more critics than there are."""
+        if drawn is not None and drawn > self.critics:
+            raise UsageError(
+                f"actor_critic.{name} is {drawn}, and there are only {self.critics} "
+                "critics to draw from: lower it."
+            )
 
 
 @dataclass(frozen=True)

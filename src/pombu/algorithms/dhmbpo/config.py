@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pombu.algorithms.config import Growing
+from pombu.algorithms.config import ActorCriticConfig, Growing
 from pombu.dynamics.config import HomoscedasticModelConfig
 from pombu.envs import EnvConfig
 from pombu.errors import (
@@ -11,17 +11,12 @@ from pombu.errors import (
     Batch,
     Count,
     Episodes,
-    Finite,
     InnerShare,
     Iterations,
     Members,
     Positive,
-    PositiveShare,
     Range,
-    Rate,
     Rows,
-    Share,
-    Sizes,
     Steps,
     UsageError,
     Whole,
@@ -47,41 +42,16 @@ class DistributionConfig:
 
 
 @dataclass(frozen=True)
-class SoftActorCriticConfig:
+class SoftActorCriticConfig(ActorCriticConfig):
     """The tanh-Gaussian actor, the ensemble of critics and the entropy temperature."""
 
-    critics: Members = 5
-    """Critics."""
-    hidden: Sizes = (256, 256, 256)
-    """Hidden layer sizes of actor and critics (SiLU; critics with layer
-    normalisation)."""
-    learning_rate: Rate = 3e-4
-    """Adam's step size for actor, critics and temperature."""
-    tau: PositiveShare = 0.005
-    """Share by which target critics follow the critics after each update."""
-    subset: Members = 2
-    """Target critics drawn for each update; the least of their values counts."""
     actor_subset: Members | None = None
     """Critics drawn for each update whose mean the actor follows; None takes all. The
     mean of some is right on average, and cheaper."""
-    temperature: Positive = 0.1
-    """Weight of the entropy at the start."""
-    target_entropy: Finite | None = None
-    """Entropy that the temperature aims at; None is minus the action's size."""
-    bound_rate: Share = 3e-4
-    """Share by which the bounds of Q follow those of a batch's rewards."""
-    bound_quantile: Annotated[float, Range("(0, 0.5)")] = 0.01
-    """Quantile of rewards, and of their negatives, that bounds Q."""
 
     def __post_init__(self) -> None:
-        require_ranges(self, "actor_critic")
-        for name in ("subset", "actor_subset"):
-            drawn = getattr(self, name)
-            if drawn is not None and drawn > self.critics:
-                raise UsageError(
-                    f"actor_critic.{name} is {drawn}, and there are only "
-                    f"{self.critics} critics to draw from: lower it."
-                )
+        super().__post_init__()
+        self.require_drawn("actor_subset", self.actor_subset)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ nothing is compiled again as data grow or episodes get shorter.
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -17,16 +16,23 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from pombu.algorithms.dhmbpo.config import DHMBPOConfig
 from pombu.algorithms.dhmbpo.losses import (
     TrainingRollout,
-    critic_loss,
     expanded_target,
     soft_value,
-    sqrt_u,
-    temperature_loss,
     value_bounds,
 )
-from pombu.algorithms.dhmbpo.networks import Critics, Networks, follow
-from pombu.dynamics.model import Dynamics
-from pombu.envs import ActionBox
+from pombu.algorithms.soft_actor_critic import (
+    Critics,
+    Imagination,
+    Networks,
+    Optimisers,
+    critic_loss,
+    follow,
+    fresh_optimisers,
+    move_blocks,
+    one_step_uncertainty,
+    sqrt_u,
+    temperature_loss,
+)
 from pombu.nn import SquashedPolicy
 from pombu.parallel import jit
 from pombu.uncertainty.algorithm1 import local_uncertainty
@@ -43,25 +49,6 @@ REPORTED = (
     "ended_rollouts",
 )
 """Means over an iteration's updates."""
-
-
-class Imagination(eqx.Module):
-    """Where rollouts happen: the learned dynamics with what it needs of the task."""
-
-    dynamics: Dynamics
-    box: ActionBox = eqx.field(static=True)
-
-    def normal(self, states: Float[Array, "*b o"]) -> Float[Array, "*b o"]:
-        """States as networks see them."""
-        return self.dynamics.observation.normalise(states)
-
-
-class Optimisers(eqx.Module):
-    """Adam's memory of each network; new in every iteration."""
-
-    policy: Any
-    critics: Any
-    temperature: Any
 
 
 def distribution_rollout(
@@ -98,41 +85,6 @@ def distribution_rollout(
         step, first, jax.random.split(rest, config.distribution.steps)
     )
     return jnp.concatenate([first[None], later])
-
-
-def move_blocks(
-    world: Imagination,
-    states: Float[Array, "n o"],
-    actions: Float[Array, "n a"],
-    members: int,
-    key: PRNGKeyArray,
-    order_key: PRNGKeyArray,
-    draw: str,
-) -> tuple[Float[Array, "n o"], Float[Array, " n"], Bool[Array, " n"]]:
-    """One step: equal blocks of the rows, each moved by another member.
-
-    Rows are drawn at random, so a fixed assignment is a random one; with `step` blocks
-    are dealt out anew at every step.
-    """
-    boxed = world.box.to_box(actions)
-
-    def blocks(x: Array) -> Array:
-        return x.reshape(members, -1, x.shape[-1])
-
-    states, boxed = blocks(states), blocks(boxed)
-    if draw == "step":
-        order = jax.random.permutation(order_key, members)
-        states, boxed = states[order], boxed[order]
-    frame = world.dynamics.delta.mean.shape[-1]
-    noise = jax.random.normal(key, (*states.shape[:-1], frame))
-    if world.dynamics.reward is not None:
-        # A learned reward is its mean.
-        noise = jnp.concatenate([noise, jnp.zeros((*states.shape[:-1], 1))], -1)
-    following, rewards, ends = world.dynamics.move(states, boxed, noise)
-    if draw == "step":
-        back = jnp.argsort(order)
-        following, rewards, ends = following[back], rewards[back], ends[back]
-    return following.reshape(-1, following.shape[-1]), rewards.ravel(), ends.ravel()
 
 
 def training_rollout(
@@ -216,21 +168,6 @@ def member_uncertainty(
     )
 
 
-def adam(config: DHMBPOConfig) -> optax.GradientTransformation:
-    """The optimiser of actor, critics and temperature."""
-    return optax.adam(config.actor_critic.learning_rate)
-
-
-def fresh_optimisers(networks: Networks, config: DHMBPOConfig) -> Optimisers:
-    """Adam before its first step."""
-    transform = adam(config)
-    return Optimisers(
-        transform.init(networks.policy),
-        transform.init(networks.critics),
-        transform.init(networks.log_temperature),
-    )
-
-
 def update(
     networks: Networks,
     optimisers: Optimisers,
@@ -255,7 +192,8 @@ def update(
         target_entropy: what the temperature aims at.
         config: horizons, rates, sizes.
     """
-    settings, transform = config.actor_critic, adam(config)
+    settings = config.actor_critic
+    transform = optax.adam(settings.learning_rate)
     roll_key, pick_key = jax.random.split(key)
     temperature = jnp.exp(networks.log_temperature)
     # 1. Roll out once; the critics learn from its values, the actor through it.
@@ -426,7 +364,7 @@ def improve(
         block,
         (
             networks,
-            fresh_optimisers(networks, config),
+            fresh_optimisers(networks, config.actor_critic.learning_rate),
             ring,
             jnp.zeros(len(REPORTED)),
             jnp.zeros(()),
@@ -434,3 +372,27 @@ def improve(
     )
     count = jnp.maximum(number, 1)
     return networks, totals / (count * every), uncertainty / count
+
+
+@partial(jit, static_argnames="config")
+def explore(
+    networks: Networks,
+    world: Imagination,
+    observations: Float[Array, "n o"],
+    key: PRNGKeyArray,
+    config: DHMBPOConfig,
+) -> Float[Array, "n a"]:
+    """Of several actions that the policy draws, the one of highest Q + bonus sqrt(U).
+
+    U of an action is Algorithm 1's over one step: the members' disagreement about it,
+    and the critics' variance where it leads on average.
+    """
+    count, (number, dim) = config.candidates, observations.shape
+    states = jnp.broadcast_to(observations, (count, number, dim)).reshape(-1, dim)
+    normal = world.normal(states)
+    actions, _ = networks.policy.sample(normal, key)
+    values = networks.critics.values(normal, actions, networks.bounds)
+    uncertainty = one_step_uncertainty(networks, world, states, actions, config.gamma)
+    score = jnp.mean(values, 0) + config.bonus * uncertainty
+    best = jnp.argmax(score.reshape(count, number), 0)
+    return actions.reshape(count, number, -1)[best, jnp.arange(number)]

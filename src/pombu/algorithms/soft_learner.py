@@ -1,0 +1,344 @@
+"""The loop of soft actor-critics that learn in learned dynamics.
+
+One iteration collects real steps, fits the members to all of them, improves actor and
+critics, and evaluates. An algorithm says how members are fitted and how it improves.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pombu.algorithms.base import (
+    Metrics,
+    Progress,
+    TaskLearner,
+    after_iteration,
+    init_counters,
+    keys_of,
+)
+from pombu.algorithms.config import ActorCriticConfig
+from pombu.algorithms.soft_actor_critic import (
+    NORMALISED,
+    Critics,
+    Imagination,
+    Networks,
+    init_critics,
+    q_bias,
+)
+from pombu.data import (
+    Experience,
+    Normaliser,
+    build_dataset,
+    learn_from,
+    no_experience,
+    regression,
+)
+from pombu.data.episodes import EpisodeStore
+from pombu.dynamics.config import HomoscedasticModelConfig
+from pombu.dynamics.ensemble import Form, Members
+from pombu.dynamics.error import prediction_error
+from pombu.dynamics.model import Dynamics, dynamics_of
+from pombu.dynamics.termination import (
+    TerminationModel,
+    fit_termination,
+    init_termination,
+)
+from pombu.envs import Episode, Task, collect_rounds
+from pombu.nn import SquashedPolicy, init_squashed
+from pombu.parallel import jit
+from pombu.rng import Keys
+from pombu.rollout.real import Act, act_randomly, evaluate, round_keys
+from pombu.training.algorithm import Policy, StageTimer
+
+
+class SoftState(Progress):
+    """Everything that a run is, beside its episodes."""
+
+    updates: np.ndarray
+    """Updates of actor and critics so far."""
+    learned_steps: np.ndarray
+    """Real steps that actor and critics have learned from."""
+    policy: SquashedPolicy
+    critics: Critics
+    targets: Critics
+    log_temperature: Array
+    bounds: Array
+    members: Members
+    experience: Experience
+    ending: TerminationModel | None
+    """Learned termination; None where it is known."""
+
+
+@runtime_checkable
+class SoftConfig(Protocol):
+    """What is read of the config of such an algorithm."""
+
+    @property
+    def trajectories(self) -> int:
+        """Real trajectories per round."""
+
+    @property
+    def least_steps(self) -> int:
+        """Real steps per iteration, at least."""
+
+    @property
+    def evaluation_episodes(self) -> int:
+        """Real episodes per evaluation."""
+
+    @property
+    def learning_starts(self) -> int:
+        """Real steps with random actions."""
+
+    @property
+    def gamma(self) -> float:
+        """Discount factor."""
+
+    @property
+    def model(self) -> HomoscedasticModelConfig:
+        """The learned dynamics and its fit."""
+
+    @property
+    def actor_critic(self) -> ActorCriticConfig:
+        """Actor, critics and temperature."""
+
+    def rows(self, horizon: int) -> int:
+        """Real transitions to make room for."""
+
+
+C = TypeVar("C", bound=SoftConfig)
+S = TypeVar("S", bound=SoftState)
+
+
+class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
+    """A soft actor-critic in learned dynamics over one task."""
+
+    critic_form: Form = NORMALISED
+
+    def __init__(
+        self, task: Task, config: C, name: str = "", workers: int | None = None
+    ) -> None:
+        super().__init__(task, config, name, workers)
+        aim = config.actor_critic.target_entropy
+        self.target_entropy = -float(task.action_dim) if aim is None else aim
+
+    def fresh_fields(self, seed: int) -> dict[str, Any]:
+        """Untrained networks and no experience, but no members."""
+        config, task = self.config, self.task
+        keys, sizes = Keys(seed, 0), (task.observation_dim, task.action_dim)
+        settings = config.actor_critic
+        critics = init_critics(keys.jax("critics"), *sizes, settings, self.critic_form)
+        return {
+            **init_counters(seed),
+            "updates": np.asarray(0),
+            "learned_steps": np.asarray(0),
+            "policy": init_squashed(keys.jax("policy"), *sizes, settings.hidden),
+            "critics": critics,
+            "targets": critics,
+            "log_temperature": jnp.asarray(math.log(settings.temperature), jnp.float32),
+            "bounds": jnp.array([-1.0, 1.0], jnp.float32),
+            "experience": no_experience(*sizes, task.frame_dim),
+            "ending": init_termination(
+                keys.jax("ending"), task, config.model.termination
+            ),
+        }
+
+    @abstractmethod
+    def train(
+        self,
+        state: S,
+        inputs: np.ndarray,
+        targets: np.ndarray,
+        validation: np.ndarray,
+        keys: Keys,
+    ) -> tuple[S, Metrics]:
+        """Train the members on normalised rows, some of which each holds out."""
+
+    @abstractmethod
+    def improve(
+        self, state: S, episodes: Sequence[Episode], keys: Keys
+    ) -> tuple[S, Metrics]:
+        """As many updates as the steps ask for that were not learned from yet."""
+
+    def explorer(self, state: S) -> Policy:
+        """What collects: the policy with its noise."""
+        return self.policy(state)
+
+    def policy(self, state: S) -> Policy:
+        """The actor, to act with."""
+        actor, normaliser = state.policy, self.normaliser(state)
+
+        def act_with(
+            observations: np.ndarray, deterministic: bool, key: PRNGKeyArray
+        ) -> np.ndarray:
+            if deterministic:
+                return np.asarray(_mean(actor, normaliser, observations))
+            return np.asarray(_sample(actor, normaliser, observations, key))
+
+        return act_with
+
+    def networks(self, state: S) -> Networks:
+        """What updates change."""
+        return Networks(
+            state.policy,
+            state.critics,
+            state.targets,
+            state.log_temperature,
+            state.bounds,
+        )
+
+    def with_networks(self, state: S, networks: Networks) -> S:
+        """The state after updates."""
+        learned: S = eqx.tree_at(
+            lambda s: (s.policy, s.critics, s.targets, s.log_temperature, s.bounds),
+            state,
+            (
+                networks.policy,
+                networks.critics,
+                networks.targets,
+                networks.log_temperature,
+                networks.bounds,
+            ),
+        )
+        return learned
+
+    def world(self, state: S) -> Imagination:
+        """Where rollouts happen."""
+        return Imagination(self.dynamics(state), self.task.action_box)
+
+    def normaliser(self, state: S) -> Normaliser:
+        """The units in which networks see states."""
+        return Normaliser.of(state.experience.observation)
+
+    def dynamics(self, state: S) -> Dynamics:
+        """The learned dynamics as the state has it."""
+        return dynamics_of(
+            state.members,
+            state.experience,
+            self.task,
+            self.config.model,
+            state.ending,
+        )
+
+    def iterate(
+        self, state: S, episodes: EpisodeStore, stage: StageTimer
+    ) -> tuple[S, Metrics]:
+        """Collect, fit, improve, evaluate."""
+        keys = keys_of(state)
+        with stage("collect"):
+            collected = self.collect(state, keys)
+            episodes.append(collected)
+        state, learned = self.update(state, episodes, collected, stage)
+        with stage("evaluate"):
+            evaluated = self.evaluate(state, keys)
+        return state, {**evaluated, **learned}
+
+    def collect(self, state: S, keys: Keys) -> list[Episode]:
+        """Real trajectories: random at first, then the policy's with its noise."""
+        config, task = self.config, self.task
+        random = int(state.real_steps) < config.learning_starts
+        policy = self.explorer(state)
+
+        def round_of(index: int) -> tuple[Act, list[int]]:
+            part, seeds = round_keys(index, config.trajectories, keys)
+            if random:
+                return act_randomly(len(seeds), task.action_dim, keys), seeds
+            key = keys.jax("collect", *part)
+
+            def explore(observations: np.ndarray, step: int) -> np.ndarray:
+                own = jax.random.fold_in(key, step)
+                actions: np.ndarray = policy(observations, False, own)
+                return actions
+
+            return explore, seeds
+
+        return collect_rounds(task, round_of, config.least_steps)
+
+    def update(
+        self,
+        state: S,
+        episodes: EpisodeStore,
+        collected: list[Episode],
+        stage: StageTimer,
+    ) -> tuple[S, Metrics]:
+        """Learn from newly collected episodes, which are among `episodes` already."""
+        config, keys = self.config, keys_of(state)
+        steps = sum(map(len, collected))
+        state = eqx.tree_at(
+            lambda s: (s.experience, s.real_steps),
+            state,
+            (
+                learn_from(state.experience, collected, config.gamma),
+                state.real_steps + steps,
+            ),
+        )
+        metrics: Metrics = {
+            "return_collected": float(np.mean([e.rewards.sum() for e in collected]))
+        }
+        if int(state.real_steps) >= config.learning_starts:
+            with stage("fit"):
+                state, fitted = self.fit(state, list(episodes), keys)
+            with stage("improve"):
+                state, improved = self.improve(state, list(episodes), keys)
+            metrics |= {**fitted, **improved}
+        return after_iteration(state), metrics
+
+    def fit(
+        self, state: S, episodes: Sequence[Episode], keys: Keys
+    ) -> tuple[S, Metrics]:
+        """Train the members, and learned termination, on all real data."""
+        model = self.config.model
+        dataset = build_dataset(
+            episodes, model.members, model.validation_fraction, int(state.seed), 0
+        )
+        inputs, targets = regression(
+            dataset, state.experience, model.reward == "learned"
+        )
+        state, fitted = self.train(state, inputs, targets, dataset.validation, keys)
+        ending, found = fit_termination(state.ending, episodes, state.experience, keys)
+        learned: S = eqx.tree_at(
+            lambda s: s.ending, state, ending, is_leaf=lambda leaf: leaf is None
+        )
+        return learned, {**fitted, **found}
+
+    def evaluate(self, state: S, keys: Keys) -> Metrics:
+        """Returns of real episodes, and how well Q and the model predict them."""
+        evaluated, real = evaluate(
+            self.task, self.policy(state), self.config.evaluation_episodes, keys
+        )
+        if not int(state.updates):
+            return evaluated
+        bias = q_bias(
+            self.networks(state),
+            self.normaliser(state),
+            self.task.action_box,
+            real,
+            self.task.horizon,
+            self.config.gamma,
+            keys.jax("bias"),
+        )
+        error = prediction_error(self.dynamics(state), real, self.task.horizon)
+        return {**evaluated, **error, "q_bias": bias}
+
+
+@jit
+def _mean(
+    policy: SquashedPolicy, normaliser: Normaliser, observations: Float[Array, "n o"]
+) -> Float[Array, "n a"]:
+    return policy.mode(normaliser.normalise(observations))
+
+
+@jit
+def _sample(
+    policy: SquashedPolicy,
+    normaliser: Normaliser,
+    observations: Float[Array, "n o"],
+    key: PRNGKeyArray,
+) -> Float[Array, "n a"]:
+    return policy.sample(normaliser.normalise(observations), key)[0]
