@@ -11,6 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array
+from linear_world import (
+    BOX,
+    CHANGES,
+    unit,
+    world_of,
+)
 
 from pombu import DHMBPO
 from pombu.agent.numpy_policy import load_policy
@@ -46,13 +52,10 @@ from pombu.algorithms.soft_actor_critic import (
     temperature_loss,
 )
 from pombu.cli import main
-from pombu.data import Normaliser
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.config import HomoscedasticModelConfig
 from pombu.dynamics.ensemble import Layers
-from pombu.dynamics.homoscedastic import SMOOTH, HomoscedasticMembers
-from pombu.dynamics.model import Dynamics
-from pombu.envs import ActionBox, Episode, load
+from pombu.envs import Episode, load
 from pombu.errors import UsageError
 from pombu.nn import MLP, SquashedPolicy, init_squashed
 from pombu.parallel import jit
@@ -72,56 +75,7 @@ CONFIG = DHMBPOConfig(
     distribution=DistributionConfig(steps=4, starts=4, every=2, kept=2),
     actor_critic=SoftActorCriticConfig(critics=3, hidden=(5, 5)),
 )
-BOX = ActionBox((-2.0,), (2.0,))
 TEMPERATURE = 0.3
-
-
-class Quadratic:
-    """Reward -|s'|^2 - a^2 / 10; an end where the first entry is large."""
-
-    def reward(self, obs: Any, action: Any, next_obs: Any) -> Any:
-        return -(next_obs**2).sum(-1) - 0.1 * (action**2).sum(-1)
-
-    def terminal(self, obs: Any, action: Any, next_obs: Any) -> Any:
-        return next_obs[..., 0] > 1.2
-
-    def initial(self, key: Any, n: int) -> Any:
-        return jnp.zeros((n, 2))
-
-
-QUADRATIC = Quadratic()
-"""One, so that all tests share what is compiled for it."""
-
-
-def unit(dim: int) -> Normaliser:
-    return Normaliser(jnp.zeros(dim), jnp.ones(dim))
-
-
-CHANGES = np.array(
-    [
-        [[0.1, -0.2], [0.3, 0.1], [0.4, 0.2]],
-        [[0.2, -0.1], [0.2, 0.3], [0.5, 0.1]],
-    ],
-    np.float32,
-)
-"""[K, o + a, o]: member k changes a state s by (s, a) CHANGES[k]."""
-
-
-def world_of(std: float, changes: np.ndarray = CHANGES) -> Imagination:
-    """Linear members with so much noise."""
-    members, _, dim = changes.shape
-    layers = Layers((jnp.asarray(changes),), (jnp.zeros((members, dim)),), SMOOTH)
-    log_std = jnp.log(jnp.full((members, dim), std))
-    dynamics = Dynamics(
-        HomoscedasticMembers(layers, log_std),
-        unit(dim),
-        unit(changes.shape[1] - dim),
-        unit(dim),
-        None,
-        jnp.ones(()),
-        contract=QUADRATIC,
-    )
-    return Imagination(dynamics, BOX)
 
 
 def networks_of(key: int = 0, dim: int = 2) -> Networks:
@@ -131,8 +85,10 @@ def networks_of(key: int = 0, dim: int = 2) -> Networks:
     critics = jax.tree.map(
         lambda x: x + 0.3 * jax.random.normal(second, x.shape), critics
     )
+    actor = init_squashed(third, dim, 1, (5,))
     return Networks(
-        init_squashed(third, dim, 1, (5,)),
+        actor,
+        actor,
         critics,
         jax.tree.map(lambda x: 0.9 * x, critics),
         jnp.asarray(math.log(TEMPERATURE), jnp.float32),

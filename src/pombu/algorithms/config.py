@@ -52,6 +52,12 @@ class ActorCriticConfig:
     """Weight of the entropy at the start."""
     target_entropy: Finite | None = None
     """Entropy that the temperature aims at; None is minus the action's size."""
+    keep_moments: bool = False
+    """Whether Adam's moments are kept from one iteration to the next; otherwise every
+    iteration begins with new ones (published)."""
+    policy_average: PositiveShare = 1.0
+    """Share by which the policy that acts follows the trained actor after each update;
+    1 is the actor itself (published). Real steps are always collected by the actor."""
     bound_rate: Share = 3e-4
     """Share by which the bounds of Q follow those of a batch's rewards."""
     bound_quantile: Annotated[float, Range("(0, 0.5)")] = 0.01

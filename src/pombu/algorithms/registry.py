@@ -100,6 +100,13 @@ ALGORITHMS = {
         "pombu.algorithms.dhmbpo",
         "DHMBPOConfig",
     ),
+    "mbpo": Entry(
+        "MBPO",
+        "Model-Based Policy Optimization.",
+        "model-based policy optimisation: soft actor-critic on short imagined branches",
+        "pombu.algorithms.mbpo",
+        "MBPOConfig",
+    ),
     "sac": Entry(
         "SAC",
         "Soft actor-critic, by Stable-Baselines3.",

@@ -7,7 +7,7 @@ members of the learned dynamics.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -28,6 +28,8 @@ from pombu.uncertainty.algorithm1 import (
     propagate,
     standard_deviation,
 )
+
+Net = TypeVar("Net", bound=eqx.Module)
 
 _LEAST_RANGE = 1e-3
 """Rewards that are all alike still give Q a range."""
@@ -76,6 +78,9 @@ class Networks(eqx.Module):
     """All that an update changes."""
 
     policy: SquashedPolicy
+    """The actor."""
+    average: SquashedPolicy
+    """Its weights, averaged over the latest updates: what acts."""
     critics: Critics
     targets: Critics
     """Slow copies of the critics."""
@@ -98,9 +103,11 @@ def init_critics(
     return Critics(Layers((*layers.weights[:-1], last), layers.biases, form))
 
 
-def follow(targets: Critics, critics: Critics, tau: float) -> Critics:
-    """Targets a share of the way closer to the critics (Polyak averaging)."""
-    closer: Critics = jax.tree.map(lambda t, c: t + tau * (c - t), targets, critics)
+def follow(slow: Net, quick: Net, tau: float) -> Net:
+    """The slow network a share of the way closer to the quick one (Polyak averaging)."""
+    if tau == 1.0:
+        return quick
+    closer: Net = jax.tree.map(lambda s, q: s + tau * (q - s), slow, quick)
     return closer
 
 

@@ -29,6 +29,8 @@ from pombu.algorithms.soft_actor_critic import (
     Critics,
     Imagination,
     Networks,
+    Optimisers,
+    fresh_optimisers,
     init_critics,
     q_bias,
 )
@@ -66,6 +68,11 @@ class SoftState(Progress):
     learned_steps: np.ndarray
     """Real steps that actor and critics have learned from."""
     policy: SquashedPolicy
+    """What acts: the actor, or the average of its latest weights."""
+    actor: SquashedPolicy
+    """What is trained, and collects."""
+    memory: Optimisers
+    """Adam's moments."""
     critics: Critics
     targets: Critics
     log_temperature: Array
@@ -134,15 +141,21 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
         keys, sizes = Keys(seed, 0), (task.observation_dim, task.action_dim)
         settings = config.actor_critic
         critics = init_critics(keys.jax("critics"), *sizes, settings, self.critic_form)
+        actor = init_squashed(keys.jax("policy"), *sizes, settings.hidden)
+        log_temperature = jnp.asarray(math.log(settings.temperature), jnp.float32)
+        bounds = jnp.array([-1.0, 1.0], jnp.float32)
+        networks = Networks(actor, actor, critics, critics, log_temperature, bounds)
         return {
             **init_counters(seed),
             "updates": np.asarray(0),
             "learned_steps": np.asarray(0),
-            "policy": init_squashed(keys.jax("policy"), *sizes, settings.hidden),
+            "policy": actor,
+            "actor": actor,
+            "memory": fresh_optimisers(networks, settings.learning_rate),
             "critics": critics,
             "targets": critics,
-            "log_temperature": jnp.asarray(math.log(settings.temperature), jnp.float32),
-            "bounds": jnp.array([-1.0, 1.0], jnp.float32),
+            "log_temperature": log_temperature,
+            "bounds": bounds,
             "experience": no_experience(*sizes, task.frame_dim),
             "ending": init_termination(
                 keys.jax("ending"), task, config.model.termination
@@ -167,12 +180,15 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
         """As many updates as the steps ask for that were not learned from yet."""
 
     def explorer(self, state: S) -> Policy:
-        """What collects: the policy with its noise."""
-        return self.policy(state)
+        """What collects: the actor with its noise."""
+        return self._act_with(state.actor, state)
 
     def policy(self, state: S) -> Policy:
-        """The actor, to act with."""
-        actor, normaliser = state.policy, self.normaliser(state)
+        """What has been learned, to act with."""
+        return self._act_with(state.policy, state)
+
+    def _act_with(self, actor: SquashedPolicy, state: S) -> Policy:
+        normaliser = self.normaliser(state)
 
         def act_with(
             observations: np.ndarray, deterministic: bool, key: PRNGKeyArray
@@ -186,6 +202,7 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
     def networks(self, state: S) -> Networks:
         """What updates change."""
         return Networks(
+            state.actor,
             state.policy,
             state.critics,
             state.targets,
@@ -193,17 +210,34 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
             state.bounds,
         )
 
-    def with_networks(self, state: S, networks: Networks) -> S:
+    def optimisers(self, state: S) -> Optimisers:
+        """Adam's moments at the start of an iteration: kept, or new ones."""
+        settings = self.config.actor_critic
+        if settings.keep_moments:
+            return state.memory
+        return fresh_optimisers(self.networks(state), settings.learning_rate)
+
+    def with_networks(self, state: S, networks: Networks, memory: Optimisers) -> S:
         """The state after updates."""
         learned: S = eqx.tree_at(
-            lambda s: (s.policy, s.critics, s.targets, s.log_temperature, s.bounds),
+            lambda s: (
+                s.actor,
+                s.policy,
+                s.critics,
+                s.targets,
+                s.log_temperature,
+                s.bounds,
+                s.memory,
+            ),
             state,
             (
                 networks.policy,
+                networks.average,
                 networks.critics,
                 networks.targets,
                 networks.log_temperature,
                 networks.bounds,
+                memory,
             ),
         )
         return learned

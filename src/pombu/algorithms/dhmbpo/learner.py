@@ -51,7 +51,7 @@ class Learner(SoftLearner[DHMBPOConfig, State]):
     def explorer(self, state: State) -> Policy:
         """The actor, with a bonus for uncertainty if asked, to collect with."""
         if not (self.config.bonus and int(state.updates)):
-            return self.policy(state)
+            return super().explorer(state)
         networks, world = self.networks(state), self.world(state)
 
         def act_with(
@@ -95,8 +95,9 @@ class Learner(SoftLearner[DHMBPOConfig, State]):
         blocks = round(config.updates_per_step * new / every)
         warmup = round(config.critic_updates / every)
         real, filled = self.real_states(episodes)
-        networks, report, uncertainty = improve(
+        networks, memory, report, uncertainty = improve(
             self.networks(state),
+            self.optimisers(state),
             self.world(state),
             real,
             filled,
@@ -111,7 +112,7 @@ class Learner(SoftLearner[DHMBPOConfig, State]):
         training = every * config.batch_size * config.training_steps
         state = eqx.tree_at(
             lambda s: (s.updates, s.learned_steps, s.imagined_steps),
-            self.with_networks(state, networks),
+            self.with_networks(state, networks, memory),
             (
                 state.updates + (warmup + blocks) * every,
                 state.real_steps,

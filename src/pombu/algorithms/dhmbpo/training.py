@@ -27,7 +27,6 @@ from pombu.algorithms.soft_actor_critic import (
     Optimisers,
     critic_loss,
     follow,
-    fresh_optimisers,
     move_blocks,
     one_step_uncertainty,
     sqrt_u,
@@ -260,6 +259,7 @@ def update(
     )
     after = Networks(
         policy,
+        follow(networks.average, policy, settings.policy_average),
         critics,
         follow(networks.targets, critics, settings.tau),
         log_temperature,
@@ -285,6 +285,7 @@ def update(
 @partial(jit, static_argnames=("target_entropy", "config"))
 def improve(
     networks: Networks,
+    optimisers: Optimisers,
     world: Imagination,
     real: Float[Array, "r o"],
     filled: Int[Array, ""],
@@ -294,11 +295,12 @@ def improve(
     key: PRNGKeyArray,
     target_entropy: float,
     config: DHMBPOConfig,
-) -> tuple[Networks, Float[Array, " m"], Float[Array, ""]]:
+) -> tuple[Networks, Optimisers, Float[Array, " m"], Float[Array, ""]]:
     """All updates of an iteration.
 
     Args:
         networks: what is trained.
+        optimisers: Adam's moments.
         world: where to imagine.
         real: stored real states, padded.
         filled: how many there are.
@@ -310,7 +312,7 @@ def improve(
         config: horizons, rates, sizes.
 
     Returns:
-        The networks, means of `REPORTED`, and the mean of sqrt(U).
+        The networks, Adam's moments, means of `REPORTED`, and the mean of sqrt(U).
     """
     every, kept = config.distribution.every, config.distribution.kept
     rows = (config.distribution.steps + 1) * config.distribution.starts
@@ -358,20 +360,20 @@ def improve(
         return networks, optimisers, ring, totals, uncertainty + jnp.mean(found)
 
     number = warmup + blocks
-    networks, _, _, totals, uncertainty = jax.lax.fori_loop(
+    networks, optimisers, _, totals, uncertainty = jax.lax.fori_loop(
         0,
         number,
         block,
         (
             networks,
-            fresh_optimisers(networks, config.actor_critic.learning_rate),
+            optimisers,
             ring,
             jnp.zeros(len(REPORTED)),
             jnp.zeros(()),
         ),
     )
     count = jnp.maximum(number, 1)
-    return networks, totals / (count * every), uncertainty / count
+    return networks, optimisers, totals / (count * every), uncertainty / count
 
 
 @partial(jit, static_argnames="config")
