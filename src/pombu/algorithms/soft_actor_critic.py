@@ -104,7 +104,7 @@ def init_critics(
 
 
 def follow(slow: Net, quick: Net, tau: float) -> Net:
-    """The slow network a share of the way closer to the quick one (Polyak averaging)."""
+    """The slow one a share of the way closer to the quick one (Polyak averaging)."""
     if tau == 1.0:
         return quick
     closer: Net = jax.tree.map(lambda s, q: s + tau * (q - s), slow, quick)

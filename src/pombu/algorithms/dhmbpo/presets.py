@@ -35,8 +35,11 @@ def fast(task: str, horizon: int | None) -> DHMBPOConfig:
     real steps are what is scarce; the members keep their three layers and take 800
     gradient steps per 1000 new rows, because with two layers and 400 steps they
     underfit from 20,000 rows on (docs/learning.md); targets follow the critics twice as
-    fast, because with few updates Q lags far behind the returns; the actor avoids
-    sqrt(U), because faster critics find the errors of the models sooner.
+    fast, because with few updates Q lags far behind the returns; Adam's moments are
+    kept from one iteration to the next, because with new ones each iteration begins
+    with steps in poor directions; the policy that acts is an average of the actor's
+    latest weights, which falls less often than the actor; the actor avoids sqrt(U),
+    because faster critics find the errors of the models sooner.
     """
     if is_point(task):
         return _fast_point(paper(task, horizon))
@@ -51,7 +54,9 @@ def fast(task: str, horizon: int | None) -> DHMBPOConfig:
         uncertainty_rows=8,
         draw="rollout",
         model=HomoscedasticModelConfig(learning_rate=6e-3, steps_per_new_row=0.8),
-        actor_critic=SoftActorCriticConfig(hidden=(256, 256), tau=0.01),
+        actor_critic=SoftActorCriticConfig(
+            hidden=(256, 256), tau=0.01, keep_moments=True, policy_average=0.002
+        ),
     )
 
 

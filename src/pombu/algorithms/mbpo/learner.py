@@ -124,14 +124,6 @@ class Learner(SoftLearner[MBPOConfig, State]):
         ends = [np.zeros(len(episode)) for episode in episodes]
         for episode, of_steps in zip(episodes, ends, strict=True):
             of_steps[-1] = episode.terminated
-        steps = Transitions(
-            np.concatenate([episode.observations[:-1] for episode in episodes]),
-            (actions - box.middle) / box.unit,
-            np.concatenate([episode.rewards for episode in episodes]),
-            np.concatenate([episode.observations[1:] for episode in episodes]),
-            np.concatenate(ends),
-            np.ones(len(actions)),
-        )
         capacity = self.config.rows(self.task.horizon)
         while capacity < len(actions):
             capacity *= 2
@@ -140,4 +132,12 @@ class Learner(SoftLearner[MBPOConfig, State]):
             room = [(0, capacity - len(leaf))] + [(0, 0)] * (leaf.ndim - 1)
             return jnp.asarray(np.pad(leaf, room), jnp.float32)
 
-        return jax.tree.map(padded, steps), len(actions)
+        steps = Transitions(
+            padded(np.concatenate([episode.observations[:-1] for episode in episodes])),
+            padded((actions - box.middle) / box.unit),
+            padded(np.concatenate([episode.rewards for episode in episodes])),
+            padded(np.concatenate([episode.observations[1:] for episode in episodes])),
+            padded(np.concatenate(ends)),
+            padded(np.ones(len(actions))),
+        )
+        return steps, len(actions)

@@ -54,7 +54,8 @@ def fast(task: str, horizon: int | None) -> MBPOConfig:
     Departures from `paper` and why: learning starts after 3000 random steps, because
     real steps are what is scarce; the members are those of DHMBPO's `fast`; critics
     give Q in units of a range that follows the rewards, because with a tenth of the
-    updates Q would lag behind the returns.
+    updates Q would lag behind the returns; Adam's moments and the average that acts
+    are as in DHMBPO's `fast`.
     """
     if is_point(task):
         return _fast_point(paper(task, horizon))
@@ -68,7 +69,13 @@ def fast(task: str, horizon: int | None) -> MBPOConfig:
         branch=BranchConfig(
             starts=256, every=20, kept=100, first_steps=5, last_steps=5
         ),
-        actor_critic=ActorCriticConfig(critics=2, hidden=(256, 256), tau=0.01),
+        actor_critic=ActorCriticConfig(
+            critics=2,
+            hidden=(256, 256),
+            tau=0.01,
+            keep_moments=True,
+            policy_average=0.002,
+        ),
     )
 
 

@@ -111,16 +111,19 @@ def branch_out(
         return real.states[jax.random.randint(key, (number,), 0, filled)]
 
     def step(index: Array, carry: tuple[Array, Transitions]) -> Any:
-        states, steps = carry
+        states, taken_before = carry
         own, fresh = jax.random.split(jax.random.fold_in(key, index))
         taken, over = branch_step(policy, world, states, own, config)
-        steps = jax.tree.map(lambda all_, one: all_.at[index].set(one), steps, taken)
+        steps = jax.tree.map(
+            lambda all_, one: all_.at[index].set(one), taken_before, taken
+        )
         return jnp.where(over[:, None], stored(fresh), taken.following), steps
 
     empty = jax.tree.map(
         lambda leaf: jnp.zeros((longest, number, *leaf.shape[1:])), real
     )
     first = stored(jax.random.fold_in(key, longest))
+    steps: Transitions
     _, steps = jax.lax.fori_loop(0, length, step, (first, empty))
     return steps
 
@@ -289,7 +292,8 @@ def improve(
         config: rates and sizes.
 
     Returns:
-        The networks, Adam's moments, means of `REPORTED`, and the mean of sqrt(U) over real states.
+        The networks, Adam's moments, means of `REPORTED`, and the mean of sqrt(U) over
+        real states.
     """
     settings = config.branch
     ring = jax.tree.map(
