@@ -601,3 +601,38 @@ def test_distribution_rollouts_have_something_of_everything(field: str) -> None:
 def test_there_are_as_many_critics_as_are_drawn(field: str) -> None:
     with pytest.raises(UsageError, match=rf"actor_critic\.{field} is 4"):
         replace(CONFIG.actor_critic, **{field: 4})
+
+
+@pytest.mark.parametrize("algorithm", ["dhmbpo", "mbpo"])
+def test_moments_are_kept_if_asked_and_the_policy_is_an_average(algorithm: str) -> None:
+    config = preset(algorithm, "smoke", "Point2D")
+    kept = replace(
+        config,
+        actor_critic=replace(
+            config.actor_critic, keep_moments=True, policy_average=0.25
+        ),
+    )
+
+    def steps_of_adam(state: Any) -> int:
+        return int(state.memory.critics[0].count)
+
+    for settings, since_start in ((config, False), (kept, True)):
+        learner = make(algorithm, load(settings.env), settings)
+        state, episodes = learner.init(0), EpisodeStore()
+        for _ in range(3):
+            before, state = state, learner.iterate(state, episodes, StageTimer())[0]
+        first = 0 if since_start else int(before.updates)
+        assert steps_of_adam(state) == int(state.updates) - first
+        alike = eqx.tree_equal(state.policy, state.actor)
+        assert bool(alike) is not since_start
+
+
+def test_an_average_is_a_loop() -> None:
+    weights = [3.0, 1.0, -2.0]
+    average, due = MLP((jnp.zeros(1),), (jnp.zeros(1),)), 0.0
+    for weight in weights:
+        newest = MLP((jnp.full(1, weight),), (jnp.zeros(1),))
+        average = follow(average, newest, 0.25)
+        due = 0.75 * due + 0.25 * weight
+    assert np.isclose(average.weights[0][0], due)
+    assert follow(average, newest, 1.0) is newest

@@ -54,7 +54,7 @@ class ActorCriticConfig:
     """Entropy that the temperature aims at; None is minus the action's size."""
     keep_moments: bool = False
     """Whether Adam's moments are kept from one iteration to the next; otherwise every
-    iteration begins with new ones (published)."""
+    iteration begins with new ones (as published for DHMBPO)."""
     policy_average: PositiveShare = 1.0
     """Share by which the policy that acts follows the trained actor after each update;
     1 is the actor itself (published). Real steps are always collected by the actor."""

@@ -74,7 +74,11 @@ class BranchConfig:
 
 def _twin_critics() -> ActorCriticConfig:
     return ActorCriticConfig(
-        critics=2, hidden=(256, 256), temperature=1.0, bound_rate=0.0
+        critics=2,
+        hidden=(256, 256),
+        temperature=1.0,
+        keep_moments=True,
+        bound_rate=0.0,
     )
 
 
