@@ -629,10 +629,10 @@ def test_moments_are_kept_if_asked_and_the_policy_is_an_average(algorithm: str) 
 
 def test_an_average_is_a_loop() -> None:
     weights = [3.0, 1.0, -2.0]
-    average, due = MLP((jnp.zeros(1),), (jnp.zeros(1),)), 0.0
+    average, due = MLP((jnp.zeros((1, 1)),), (jnp.zeros(1),)), 0.0
     for weight in weights:
-        newest = MLP((jnp.full(1, weight),), (jnp.zeros(1),))
+        newest = MLP((jnp.full((1, 1), weight),), (jnp.zeros(1),))
         average = follow(average, newest, 0.25)
         due = 0.75 * due + 0.25 * weight
-    assert np.isclose(average.weights[0][0], due)
+    assert np.isclose(average.weights[0][0, 0], due)
     assert follow(average, newest, 1.0) is newest
