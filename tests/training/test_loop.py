@@ -468,4 +468,6 @@ def test_a_late_start_of_learning_is_told() -> None:
 
     for total in (48, 72):
         learn(dataclasses.replace(make_toy(), config=Late()), 0, total, [Listen()])
-    assert len(told) == 1 and "learning_starts" in told[0] and "48" in told[0]
+    (only,) = told
+    assert "learning_starts" in only
+    assert "48" in only
