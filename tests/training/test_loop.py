@@ -415,7 +415,7 @@ def test_an_evaluation_waits_until_real_steps_pay_for_it(
 
 
 def test_evaluations_never_exceed_their_share() -> None:
-    horizon, share, steps = 300, 0.35, np.cumsum(np.full(200, 617))
+    horizon, share, steps = 300, 0.35, [617 * (i + 1) for i in range(200)]
     pairs = [
         affordable_episodes(20, share, horizon, after - 617, after) for after in steps
     ]
