@@ -1,5 +1,6 @@
 """The learn loop: it ends equal however often it was stopped, and loses nothing."""
 
+import dataclasses
 import errno
 import itertools
 import json
@@ -20,11 +21,18 @@ import toy
 from toy import make_toy, new_run, train
 
 from pombu.data import episodes
+from pombu.envs import load
 from pombu.errors import RunError, UsageError
 from pombu.training import checkpoint, run
+from pombu.training.algorithm import (
+    affordable_episodes,
+    final_episodes,
+    usual_share,
+)
 from pombu.training.callbacks import Callback, Progress, StopAfter, StopAtReturn
 from pombu.training.loop import identity, learn
 from pombu.training.metrics import NonFiniteError, deterministic, read_rows
+from pombu.training.run import create
 
 ITERATIONS = toy.TOTAL_STEPS // toy.STEPS_PER_ITERATION
 
@@ -393,3 +401,73 @@ def test_a_callback_that_does_not_start_lets_the_others_stop() -> None:
     with pytest.raises(RunError, match="did not start"):
         learn(make_toy(), 0, toy.TOTAL_STEPS, [Display(), Broken()])
     assert seen == ["stopped"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "due"),
+    [(0, 13_333, 0), (0, 13_334, 1), (13_334, 26_000, 0), (20_000, 27_000, 1)],
+)
+def test_an_evaluation_waits_until_real_steps_pay_for_it(
+    before: int, after: int, due: int
+) -> None:
+    # Three quarters of 0.2 steps per step, for two episodes of 1000: one per 13,333.3.
+    assert affordable_episodes(10, 0.2, 1000, before, after) == due
+
+
+def test_evaluations_never_exceed_their_share() -> None:
+    horizon, share, steps = 300, 0.35, [617 * (i + 1) for i in range(200)]
+    pairs = [
+        affordable_episodes(20, share, horizon, after - 617, after) for after in steps
+    ]
+    end = final_episodes(share, horizon, int(steps[-1]))
+    assert sum(pairs) > 20
+    spent = 2 * horizon * sum(pairs) + 3 * horizon * end
+    assert spent <= share * steps[-1]
+
+
+def test_no_limit_leaves_evaluations_as_they_are() -> None:
+    assert affordable_episodes(20, None, 1000, 0, 10) == 20
+    assert final_episodes(None, 1000, 10) == 20
+    assert final_episodes(0.2, 1000, 10) == 1
+
+
+@pytest.mark.parametrize(
+    ("env", "due"),
+    [("Pendulum-v1", None), ("InvertedPendulum-v5", 0.2), ("HalfCheetah", None)],
+)
+def test_only_long_episodes_of_others_are_limited(env: str, due: float | None) -> None:
+    assert usual_share(load(env)) == due
+    if due is None:
+        assert usual_share(load(env, horizon=150)) is None
+
+
+def test_a_paper_task_of_1000_steps_is_not_limited() -> None:
+    assert usual_share(load("HalfCheetah", horizon=1000)) is None
+
+
+def test_a_run_can_end_after_a_number_of_iterations(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run")
+    spec = dataclasses.replace(run.spec, last_iteration=2)
+    shutil.rmtree(run.path)
+    result = train(create(tmp_path / "run", spec))
+    assert (int(result.state.iteration), result.finished) == (2, True)
+    chance = json.loads((run.path / "evaluation.json").read_bytes())["random"]
+    assert chance["episodes"] == 20
+
+
+def test_a_late_start_of_learning_is_told() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Late(toy.Config):
+        learning_starts: int = 30
+
+    told: list[str] = []
+
+    class Listen(Callback):
+        def on_message(self, text: str) -> None:
+            told.append(text)
+
+    for total in (48, 72):
+        learn(dataclasses.replace(make_toy(), config=Late()), 0, total, [Listen()])
+    (only,) = told
+    assert "learning_starts" in only
+    assert "48" in only

@@ -1,6 +1,7 @@
 """Learning curves of runs: read them, summarise them, group seeds and label them."""
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,7 +49,11 @@ class Curve:
         """Whether all real steps were taken, or all up to where it was cut."""
         steps = self.run.spec.total_steps
         due = steps if self.cut_at is None else min(steps, self.cut_at)
-        return bool(self.rows) and self.rows[-1]["real_steps"] >= due
+        if not self.rows:
+            return False
+        last = self.rows[-1]
+        ended = self.run.spec.is_done(int(last["iteration"]), int(last["real_steps"]))
+        return ended or last["real_steps"] >= due
 
     def until(self, steps: int) -> "Curve":
         """What a run of so many real steps leaves: its last row is at or beyond."""
@@ -73,8 +78,10 @@ class Curve:
         return int(self.column("real_steps")[reached[0]]) if len(reached) else None
 
     def final(self, name: str = "return_real") -> float:
-        """Mean of a metric over the last evaluations."""
-        return float(np.mean(self.column(name)[-LAST:]))
+        """Mean of a metric over the last evaluations; NaN if there was none."""
+        measured = self.column(name)
+        measured = measured[~np.isnan(measured)][-LAST:]
+        return float(np.mean(measured)) if len(measured) else math.nan
 
 
 def read_curves(folders: Sequence[Path]) -> list[Curve]:

@@ -113,8 +113,7 @@ def _draw_group(
 ) -> None:
     for curve in group:
         axis.plot(
-            curve.column("real_steps"),
-            curve.column("return_real"),
+            *measured_returns(curve),
             color=colour,
             linestyle=line,
             linewidth=0.9,
@@ -127,9 +126,16 @@ def _draw_group(
         axis.plot(steps, mean, color=colour, linestyle=line, label=name)
 
 
+def measured_returns(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
+    """Real steps and returns of the iterations that were evaluated."""
+    returns = curve.column("return_real")
+    measured = ~np.isnan(returns)
+    return curve.column("real_steps")[measured], returns[measured]
+
+
 def mean_of(group: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     """Mean over seeds on common real steps, as far as every seed has come."""
-    aligned = align([(c.column("real_steps"), c.column("return_real")) for c in group])
+    aligned = align([measured_returns(curve) for curve in group])
     if aligned is None:
         return np.zeros(0), np.zeros(0)
     return aligned.steps, aligned.values.mean(0)

@@ -15,24 +15,75 @@ import numpy as np
 import numpy.typing as npt
 
 from pombu.data.episodes import EpisodeStore
-from pombu.envs import Episode, Task
+from pombu.envs import CATALOGUE, Episode, Task
+
+FINAL_EPISODES = 20
+"""Episodes of each kind that measure a policy at the end of its run."""
+FOR_THE_END = 0.25
+"""Part of the evaluation's share that is kept for the end of the run."""
+LONG_EPISODES = 200
+"""Episodes above this many steps are long: by default their evaluation is limited."""
+LONG_SHARE = 0.2
+"""Steps of evaluations per real step where episodes are long and nothing is said."""
+
+
+def usual_share(task: Task) -> float | None:
+    """The share of evaluation where the user names none; None sets no limit.
+
+    pombu's own tasks have none: what evaluates them is part of their presets, and of
+    the results that are published.
+    """
+    own = any(entry.id == task.config.id for entry in CATALOGUE)
+    return None if own or task.horizon <= LONG_EPISODES else LONG_SHARE
+
+
+def affordable_episodes(
+    wanted: int, share: float | None, horizon: int, before: int, after: int
+) -> int:
+    """Episodes of each kind, with and without noise, that an evaluation may have.
+
+    Args:
+        wanted: as many as the config asks for.
+        share: steps of evaluations per real step; None sets no limit.
+        horizon: steps that an episode may take.
+        before: real steps before the iteration.
+        after: real steps after it.
+    """
+    if share is None:
+        return wanted
+    per_step = (1 - FOR_THE_END) * share / (2 * horizon)
+    return min(wanted, int(per_step * after) - int(per_step * before))
+
+
+def final_episodes(share: float | None, horizon: int, real_steps: int) -> int:
+    """Episodes of each kind at the end of a run: with noise, without, and random."""
+    if share is None:
+        return FINAL_EPISODES
+    paid = int(FOR_THE_END * share * real_steps / (3 * horizon))
+    return min(max(paid, 1), FINAL_EPISODES)
 
 
 class StageTimer:
     """Names and times the stages of an iteration: `with stage("fit"): ...`.
 
     Stages are where a run can be stopped between its checkpoints: `before` is called as
-    each one begins and may raise.
+    each one begins and may raise. The timer also knows how many episodes an iteration
+    may spend on evaluation.
     """
 
     def __init__(
         self,
         before: Callable[[str], None] | None = None,
         after: Callable[[str, float], None] | None = None,
+        evaluation: Callable[[int], int] | None = None,
     ) -> None:
-        """Call `before(name)` and `after(name, seconds)` around each stage."""
+        """Call `before(name)` and `after(name, seconds)` around each stage.
+
+        `evaluation(wanted)` says how many episodes an evaluation may have.
+        """
         self._before = before
         self._after = after
+        self._evaluation = evaluation
         self._seconds: dict[str, float] = {}
 
     @contextlib.contextmanager
@@ -48,6 +99,10 @@ class StageTimer:
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
         if self._after is not None:
             self._after(name, seconds)
+
+    def evaluation_episodes(self, wanted: int) -> int:
+        """Episodes that this iteration's evaluation may have, of those wanted."""
+        return wanted if self._evaluation is None else self._evaluation(wanted)
 
     @property
     def columns(self) -> dict[str, float]:
@@ -129,7 +184,8 @@ class Algorithm(Protocol[S]):
         """One iteration: the next state, and its metrics by the paper's names.
 
         Real episodes to learn from are appended to `episodes`; those of an evaluation
-        are not.
+        are not, and there are as many as `stage.evaluation_episodes` allows. Without
+        any the metrics have no `return_real`.
         """
 
     def policy(self, state: S) -> Policy:

@@ -89,27 +89,20 @@ class TimeLeft:
 
 
 class PlainLines(Callback):
-    """One line per iteration, and one per stage of the first."""
+    """One line per iteration."""
 
     def __init__(self, console: Console) -> None:
         """Print to `console`."""
         self._console = console
         self._time_left = TimeLeft()
-        self._first = True
 
     def on_start(self, progress: Progress) -> None:
         """Say what runs where."""
         self._time_left.mark(progress.real_steps)
         self._print(headline(progress))
 
-    def on_stage_end(self, name: str, seconds: float) -> None:
-        """Show life before the first iteration is over."""
-        if self._first:
-            self._print(f"  {name} took {seconds:.1f} s")
-
     def on_iteration(self, progress: Progress) -> bool | None:
         """Print the iteration."""
-        self._first = False
         self._time_left.mark(progress.real_steps)
         times = ", ".join(f"{k} {v:.1f}" for k, v in stage_times(progress).items())
         parts = [

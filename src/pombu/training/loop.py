@@ -6,7 +6,10 @@ row too many, which resuming drops; it can never leave one too few.
 Ctrl-C and `kill` ask a run to stop; it does so between two stages, so that nothing is
 lost.
 
-An evaluation is the returns of a policy in real episodes that are not learned from.
+An evaluation is the returns of a policy in real episodes that are not learned from. A
+run may give them a share of its real steps. Each episode then counts as if it lasted to
+the time limit, so that which iterations are evaluated follows from real steps alone: a
+resumed run needs to know nothing else.
 """
 
 import contextlib
@@ -32,7 +35,16 @@ from pombu.files import write_atomic
 from pombu.parallel import usable_cores
 from pombu.rng import require_seed
 from pombu.training import checkpoint
-from pombu.training.algorithm import Algorithm, Planner, Policy, S, StageTimer
+from pombu.training.algorithm import (
+    FINAL_EPISODES,
+    Algorithm,
+    Planner,
+    Policy,
+    S,
+    StageTimer,
+    affordable_episodes,
+    final_episodes,
+)
 from pombu.training.callbacks import Callback, CallbackList, Progress
 from pombu.training.checkpoint import Identity, Manifest
 from pombu.training.metrics import (
@@ -48,7 +60,6 @@ from pombu.training.run import EVALUATION, Run, write_json
 SCORE = "return_real"
 DIVERGED = "diverged.safetensors"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-FINAL_EPISODES = 20
 MOST_EPISODES = 100_000
 
 
@@ -110,12 +121,14 @@ def learn(
     callbacks: Sequence[Callback] = (),
     run: Run | None = None,
     begin: tuple[S, EpisodeStore] | None = None,
+    evaluation_share: float | None = None,
 ) -> Result[S]:
     """Train until `total_steps` real steps are taken.
 
     With a run folder, training goes on from the last good checkpoint in it, saves as
     the folder's config says and ends with an evaluation; without one everything stays
-    in memory. `begin` is where to go on from instead of an untrained state.
+    in memory. `begin` is where to go on from instead of an untrained state, and
+    `evaluation_share` limits evaluation where there is no folder to say it.
 
     Raises:
         RunError: The run cannot go on; what was collected is kept in the run folder.
@@ -127,16 +140,19 @@ def learn(
             stack.enter_context(run.locked())
             run.record_start()
             run.record_observation(algorithm.task.observation_parts)
-        loop = _Loop(algorithm, seed, total_steps, combined, request, run, begin)
+        share = evaluation_share if run is None else run.spec.evaluation_share
+        loop = _Loop(algorithm, seed, total_steps, combined, request, run, begin, share)
         result = loop.learn()
         if run is not None and result.finished:
             policy = algorithm.policy(result.state)
+            steps, horizon = int(result.state.real_steps), algorithm.task.horizon
+            number = final_episodes(share, horizon, steps)
             if isinstance(policy, Planner):
                 combined.on_message(
-                    f"Measuring what was learned in {FINAL_EPISODES} more episodes; "
+                    f"Measuring what was learned in {number} more episodes; "
                     "every step is planned, so this takes a while."
                 )
-            write_evaluation(run.path, algorithm.task, policy)
+            write_evaluation(run.path, algorithm.task, policy, number, share != 0)
         return result
 
 
@@ -159,14 +175,19 @@ class _Loop(Generic[S]):
         request: StopRequest,
         run: Run | None,
         begin: tuple[S, EpisodeStore] | None,
+        evaluation_share: float | None = None,
     ) -> None:
         self.algorithm = algorithm
+        self.evaluation_share = evaluation_share
         self.seed = seed
         self.total_steps = total_steps
         self.callbacks = callbacks
         self.request = request
         self.run = run
-        self.timer = StageTimer(self._before_stage, callbacks.on_stage_end)
+        self.timer = StageTimer(
+            self._before_stage, callbacks.on_stage_end, self._evaluation_episodes
+        )
+        self.earlier = 0
         self.started = time.perf_counter()
         self.checkpoint_seconds = 0.0
         self.metrics: dict[str, float] = {}
@@ -187,6 +208,7 @@ class _Loop(Generic[S]):
         content = False
         try:
             self.callbacks.on_start(self._progress())
+            self._warn_of_late_start()
             while not (content or self.request or self._all_steps_taken()):
                 content = self._iterate()
         except StopNow:
@@ -243,7 +265,7 @@ class _Loop(Generic[S]):
         """One iteration; whether a callback wants no more."""
         self.timer.reset()
         start = time.perf_counter()
-        earlier = len(self.episodes)
+        earlier = self.earlier = len(self.episodes)
         try:
             state, metrics = self.algorithm.iterate(
                 self.state, self.episodes, self.timer
@@ -355,11 +377,32 @@ class _Loop(Generic[S]):
             raise StopNow
         self.callbacks.on_stage(name)
 
+    def _evaluation_episodes(self, wanted: int) -> int:
+        before = int(self.state.real_steps)
+        after = before + sum(map(len, list(self.episodes)[self.earlier :]))
+        horizon = self.algorithm.task.horizon
+        return affordable_episodes(
+            wanted, self.evaluation_share, horizon, before, after
+        )
+
+    def _warn_of_late_start(self) -> None:
+        """Say so where most of the budget goes by before anything is learned."""
+        first = getattr(self.algorithm.config, "learning_starts", 0)
+        if 2 * first > self.total_steps and not self._all_steps_taken():
+            self.callbacks.on_message(
+                f"{self.algorithm.name} learns nothing in its first {first:,} real "
+                f"steps (learning_starts), and the run has {self.total_steps:,}: lower "
+                "that number, or take more steps."
+            )
+
     def _is_saved(self) -> bool:
         return self.run is None or self.saved_iteration == self.iteration
 
     def _all_steps_taken(self) -> bool:
-        return int(self.state.real_steps) >= self.total_steps
+        steps = int(self.state.real_steps)
+        if self.run is not None:
+            return self.run.spec.is_done(self.iteration, steps)
+        return steps >= self.total_steps
 
     def _progress(self) -> Progress:
         return Progress(
@@ -438,14 +481,33 @@ def _require_episodes(number: Any) -> None:
         )
 
 
-def write_evaluation(run: Path, task: Task, policy: Policy) -> None:
-    """Measure a run's final policy, with and without its noise.
+def random_policy(task: Task) -> Policy:
+    """Uniform random actions: what a return has to be compared with."""
 
-    A planner has none: it is measured once.
+    def act(observations: Any, deterministic: bool, key: jax.Array) -> Any:
+        shape = (len(observations), task.action_dim)
+        return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0)
+
+    return act
+
+
+def write_evaluation(
+    run: Path,
+    task: Task,
+    policy: Policy,
+    episodes: int = FINAL_EPISODES,
+    random: bool = True,
+) -> None:
+    """Measure a run's last policy, with and without its noise, and a random one.
+
+    A planner has no noise: it is measured once.
     """
-    still = evaluate(task, policy, FINAL_EPISODES, deterministic=True)
+    still = evaluate(task, policy, episodes, deterministic=True)
     noisy = still
     if not isinstance(policy, Planner):
-        noisy = evaluate(task, policy, FINAL_EPISODES, deterministic=False)
+        noisy = evaluate(task, policy, episodes, deterministic=False)
     content = {"deterministic": still.to_json(), "stochastic": noisy.to_json()}
+    if random:
+        chance = evaluate(task, random_policy(task), episodes, deterministic=False)
+        content["random"] = chance.to_json()
     write_json(run / EVALUATION, content)

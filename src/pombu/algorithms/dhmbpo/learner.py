@@ -179,7 +179,7 @@ class Learner(TaskLearner[DHMBPOConfig]):
             episodes.append(collected)
         state, learned = self.update(state, episodes, collected, stage)
         with stage("evaluate"):
-            evaluated = self.evaluate(state, keys)
+            evaluated = self.evaluate(state, keys, stage)
         return state, {**evaluated, **learned}
 
     def collect(self, state: State, keys: Keys) -> list[Episode]:
@@ -330,12 +330,11 @@ class Learner(TaskLearner[DHMBPOConfig]):
         padded = np.pad(states, ((0, capacity - len(states)), (0, 0)))
         return jnp.asarray(padded, jnp.float32), len(states)
 
-    def evaluate(self, state: State, keys: Keys) -> Metrics:
+    def evaluate(self, state: State, keys: Keys, stage: StageTimer) -> Metrics:
         """Returns of real episodes, and how well Q and the model predict them."""
-        evaluated, real = evaluate(
-            self.task, self.policy(state), self.config.evaluation_episodes, keys
-        )
-        if not int(state.updates):
+        number = stage.evaluation_episodes(self.config.evaluation_episodes)
+        evaluated, real = evaluate(self.task, self.policy(state), number, keys)
+        if not (real and int(state.updates)):
             return evaluated
         bias = q_bias(
             self.networks(state),
