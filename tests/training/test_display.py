@@ -56,9 +56,10 @@ def test_plain_lines_outside_a_terminal() -> None:
     learn(toy.make_toy(), seed=0, total_steps=48, callbacks=[PlainLines(console)])
     lines = console.file.getvalue().splitlines()
     assert lines[0] == "training toy on pombu/Point2D-v0, seed 0"
-    assert lines[1].startswith("iteration 1 · 24 of 48 real steps · 1,000 imagined")
-    assert "left" in lines[1]
-    assert len(lines) == 3
+    assert lines[1].startswith("  collect took")
+    assert lines[2].startswith("iteration 1 · 24 of 48 real steps · 1,000 imagined")
+    assert "left" in lines[2]
+    assert len(lines) == 4
 
 
 def test_a_live_table_on_a_terminal() -> None:

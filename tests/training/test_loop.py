@@ -404,31 +404,42 @@ def test_a_callback_that_does_not_start_lets_the_others_stop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "due"),
-    [(0, 13_333, 0), (0, 13_334, 1), (13_334, 26_000, 0), (20_000, 27_000, 1)],
+    ("horizon", "steps", "due"),
+    [
+        # One episode with noise and one without are paid for by 10 of training.
+        (300, 30_000, [10] * 6),  # as many as the config asks for
+        (300, 9000, [3] * 6),  # fewer episodes first
+        (1000, 4000, [1, 0, 1, 0, 1, 1]),  # then fewer evaluations
+        (1000, 1000, [1, 0, 0, 0, 0, 1]),  # but not fewer than every fifth
+    ],
 )
-def test_an_evaluation_waits_until_real_steps_pay_for_it(
-    before: int, after: int, due: int
+def test_long_episodes_make_evaluations_smaller_and_then_rarer(
+    horizon: int, steps: int, due: list[int]
 ) -> None:
-    # Three quarters of 0.2 steps per step, for two episodes of 1000: one per 13,333.3.
-    assert affordable_episodes(10, 0.2, 1000, before, after) == due
+    assert [evaluated(horizon, steps, i) for i in range(6)] == due
 
 
-def test_evaluations_never_exceed_their_share() -> None:
-    horizon, share, steps = 300, 0.35, [617 * (i + 1) for i in range(200)]
-    pairs = [
-        affordable_episodes(20, share, horizon, after - 617, after) for after in steps
-    ]
-    end = final_episodes(share, horizon, int(steps[-1]))
-    assert sum(pairs) > 20
-    spent = 2 * horizon * sum(pairs) + 3 * horizon * end
-    assert spent <= share * steps[-1]
+def evaluated(horizon: int, steps: int, iteration: int, share: float = 0.2) -> int:
+    taken = steps * iteration, steps * (iteration + 1)
+    return affordable_episodes(10, share, horizon, taken, iteration)
+
+
+def test_a_share_of_evaluations_is_kept_to() -> None:
+    horizon, share, steps = 300, 0.35, 1817
+    pairs = sum(evaluated(horizon, steps, i, share) for i in range(200))
+    assert 2 * horizon * pairs == pytest.approx(share * 200 * steps, rel=0.01)
+
+
+def test_a_share_of_none_evaluates_at_the_end_alone() -> None:
+    assert [evaluated(1000, 50_000, i, share=0.0) for i in range(6)] == [0] * 6
+    assert final_episodes(0.0, 1000, 50_000) == 5
 
 
 def test_no_limit_leaves_evaluations_as_they_are() -> None:
-    assert affordable_episodes(20, None, 1000, 0, 10) == 20
+    assert affordable_episodes(20, None, 1000, (0, 10), 3) == 20
     assert final_episodes(None, 1000, 10) == 20
-    assert final_episodes(0.2, 1000, 10) == 1
+    assert final_episodes(0.2, 1000, 10) == 5
+    assert final_episodes(0.2, 1000, 150_000) == 10
 
 
 @pytest.mark.parametrize(

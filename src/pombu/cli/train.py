@@ -75,9 +75,11 @@ class Train(Generic[C]):
     """Real steps to learn from, and what is left of the iteration that reaches them;
     None takes as many as the preset plans. Those of evaluations are not counted."""
     evaluation_share: float | None = None
-    """Steps of evaluation episodes per real step, at most; they are not counted as real
-    steps. None is 0.2 where episodes are longer than 200 steps, except in
-    pombu's own tasks, and no limit elsewhere, inf sets no limit."""
+    """Evaluation steps per real step; evaluation steps are not counted as real steps.
+    A small share makes evaluations smaller and then rarer, down to one episode with
+    and one without noise in every fifth iteration; 0 evaluates at the end alone, inf
+    sets no limit. None is 0.2 where episodes are longer than 200 steps, except in
+    pombu's own tasks, and no limit elsewhere."""
     out: Path | None = None
     """A new run folder; None names it after the task under runs/."""
     options: Annotated[EnvOptions, tyro.conf.arg(name="")] = ENV_OPTIONS
@@ -314,7 +316,7 @@ def _describe_steps(task: Task, config: Any, share: float | None) -> str:
         return f"{learned}."
     if share is not None:
         return (
-            f"{learned}; evaluations are not counted and take at most {share:.0%} as "
+            f"{learned}; evaluation steps are not counted and are about {share:.0%} as "
             "many (`--evaluation-share`)."
         )
     measured = (
@@ -440,8 +442,8 @@ class Resume:
     """Real steps to take in all, more or fewer than before; None keeps the run's own
     number. Those of evaluations are not counted."""
     evaluation_share: float | None = None
-    """Steps of evaluation episodes per real step, at most; they are not counted as real
-    steps. None is the run's own, inf sets no limit."""
+    """Evaluation steps per real step from now on, as in `pombu train`; None is the
+    run's own, inf sets no limit."""
     env: str | None = None
     """Repeat the environment's name where it is `module:factory`, to allow its code."""
     target_return: float | None = None

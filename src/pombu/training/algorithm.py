@@ -17,14 +17,16 @@ import numpy.typing as npt
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import CATALOGUE, Episode, Task
 
-FINAL_EPISODES = 20
-"""Episodes of each kind that measure a policy at the end of its run."""
-FOR_THE_END = 0.25
-"""Part of the evaluation's share that is kept for the end of the run."""
+FINAL_EPISODES, FEWEST_FINAL = 20, 5
+"""Episodes of each kind that measure a policy at the end of its run, at most and, where
+evaluation has a limit, at least."""
 LONG_EPISODES = 200
 """Episodes above this many steps are long: by default their evaluation is limited."""
 LONG_SHARE = 0.2
 """Steps of evaluations per real step where episodes are long and nothing is said."""
+SELDOM = 5
+"""A run with a limit evaluates its first iteration, and every fifth after that, however
+little the limit pays for: the best checkpoint is known by its return."""
 
 
 def usual_share(task: Task) -> float | None:
@@ -38,29 +40,39 @@ def usual_share(task: Task) -> float | None:
 
 
 def affordable_episodes(
-    wanted: int, share: float | None, horizon: int, before: int, after: int
+    wanted: int,
+    share: float | None,
+    horizon: int,
+    real_steps: tuple[int, int],
+    iteration: int,
 ) -> int:
     """Episodes of each kind, with and without noise, that an evaluation may have.
 
+    Long episodes first make an evaluation smaller, down to one episode of each kind,
+    and then rarer. Each counts as if it lasted to the time limit, so that the answer
+    follows from counters alone: a resumed run needs to know nothing else.
+
     Args:
         wanted: as many as the config asks for.
-        share: steps of evaluations per real step; None sets no limit.
+        share: steps of evaluations per real step; None sets no limit, 0 allows none.
         horizon: steps that an episode may take.
-        before: real steps before the iteration.
-        after: real steps after it.
+        real_steps: those before the iteration and after it.
+        iteration: how many came before.
     """
     if share is None:
         return wanted
-    per_step = (1 - FOR_THE_END) * share / (2 * horizon)
-    return min(wanted, int(per_step * after) - int(per_step * before))
+    per_step = share / (2 * horizon)
+    before, after = (int(per_step * steps) for steps in real_steps)
+    due = int(share > 0 and iteration % SELDOM == 0)
+    return min(wanted, max(after - before, due))
 
 
 def final_episodes(share: float | None, horizon: int, real_steps: int) -> int:
     """Episodes of each kind at the end of a run: with noise, without, and random."""
     if share is None:
         return FINAL_EPISODES
-    paid = int(FOR_THE_END * share * real_steps / (3 * horizon))
-    return min(max(paid, 1), FINAL_EPISODES)
+    paid = int(share * real_steps / (3 * horizon))
+    return min(max(paid, FEWEST_FINAL), FINAL_EPISODES)
 
 
 class StageTimer:
@@ -212,3 +224,25 @@ class Explores(Updatable[S], Protocol[S]):
 
     def explore(self, state: S, episodes: EpisodeStore) -> tuple[S, Any]:
         """A stack of policies to collect the next real episodes with, and its units."""
+
+
+def random_policy(task: Task) -> Policy:
+    """Uniform random actions: what a return has to be compared with."""
+
+    def act(observations: Any, deterministic: bool, key: jax.Array) -> Any:
+        shape = (len(observations), task.action_dim)
+        return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0)
+
+    return act
+
+
+def late_start_warning(algorithm: Algorithm[S], total_steps: int) -> str | None:
+    """What to say where most real steps go by before anything is learned."""
+    first = getattr(algorithm.config, "learning_starts", 0)
+    if 2 * first <= total_steps:
+        return None
+    return (
+        f"{algorithm.name} learns nothing in its first {first:,} real steps "
+        f"(learning_starts), and the run has {total_steps:,}: lower that number, or "
+        "take more steps."
+    )

@@ -7,16 +7,12 @@ Ctrl-C and `kill` ask a run to stop; it does so between two stages, so that noth
 lost.
 
 An evaluation is the returns of a policy in real episodes that are not learned from. A
-run may give them a share of its real steps. Each episode then counts as if it lasted to
-the time limit, so that which iterations are evaluated follows from real steps alone: a
-resumed run needs to know nothing else.
+run may give them a share of its real steps (`affordable_episodes`).
 """
 
 import contextlib
 import dataclasses
-import resource
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +40,8 @@ from pombu.training.algorithm import (
     StageTimer,
     affordable_episodes,
     final_episodes,
+    late_start_warning,
+    random_policy,
 )
 from pombu.training.callbacks import Callback, CallbackList, Progress
 from pombu.training.checkpoint import Identity, Manifest
@@ -51,6 +49,7 @@ from pombu.training.metrics import (
     MetricsFile,
     NonFiniteError,
     NothingLearnedError,
+    peak_memory,
     require_finite,
     require_learning,
     require_rows,
@@ -152,7 +151,7 @@ def learn(
                     f"Measuring what was learned in {number} more episodes; "
                     "every step is planned, so this takes a while."
                 )
-            write_evaluation(run.path, algorithm.task, policy, number, share != 0)
+            write_evaluation(run.path, algorithm.task, policy, number)
         return result
 
 
@@ -208,7 +207,9 @@ class _Loop(Generic[S]):
         content = False
         try:
             self.callbacks.on_start(self._progress())
-            self._warn_of_late_start()
+            late = late_start_warning(self.algorithm, self.total_steps)
+            if late is not None and not self._all_steps_taken():
+                self.callbacks.on_message(late)
             while not (content or self.request or self._all_steps_taken()):
                 content = self._iterate()
         except StopNow:
@@ -379,21 +380,14 @@ class _Loop(Generic[S]):
 
     def _evaluation_episodes(self, wanted: int) -> int:
         before = int(self.state.real_steps)
-        after = before + sum(map(len, list(self.episodes)[self.earlier :]))
-        horizon = self.algorithm.task.horizon
+        new = list(self.episodes)[self.earlier :]
         return affordable_episodes(
-            wanted, self.evaluation_share, horizon, before, after
+            wanted,
+            self.evaluation_share,
+            int(self.algorithm.task.horizon),
+            (before, before + sum(map(len, new))),
+            self.iteration,
         )
-
-    def _warn_of_late_start(self) -> None:
-        """Say so where most of the budget goes by before anything is learned."""
-        first = getattr(self.algorithm.config, "learning_starts", 0)
-        if 2 * first > self.total_steps and not self._all_steps_taken():
-            self.callbacks.on_message(
-                f"{self.algorithm.name} learns nothing in its first {first:,} real "
-                f"steps (learning_starts), and the run has {self.total_steps:,}: lower "
-                "that number, or take more steps."
-            )
 
     def _is_saved(self) -> bool:
         return self.run is None or self.saved_iteration == self.iteration
@@ -418,12 +412,6 @@ class _Loop(Generic[S]):
             state=self.state,
             folder=None if self.run is None else self.run.path,
         )
-
-
-def peak_memory() -> float:
-    """The most memory this process has used, in megabytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -481,22 +469,8 @@ def _require_episodes(number: Any) -> None:
         )
 
 
-def random_policy(task: Task) -> Policy:
-    """Uniform random actions: what a return has to be compared with."""
-
-    def act(observations: Any, deterministic: bool, key: jax.Array) -> Any:
-        shape = (len(observations), task.action_dim)
-        return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0)
-
-    return act
-
-
 def write_evaluation(
-    run: Path,
-    task: Task,
-    policy: Policy,
-    episodes: int = FINAL_EPISODES,
-    random: bool = True,
+    run: Path, task: Task, policy: Policy, episodes: int = FINAL_EPISODES
 ) -> None:
     """Measure a run's last policy, with and without its noise, and a random one.
 
@@ -506,8 +480,7 @@ def write_evaluation(
     noisy = still
     if not isinstance(policy, Planner):
         noisy = evaluate(task, policy, episodes, deterministic=False)
-    content = {"deterministic": still.to_json(), "stochastic": noisy.to_json()}
-    if random:
-        chance = evaluate(task, random_policy(task), episodes, deterministic=False)
-        content["random"] = chance.to_json()
+    chance = evaluate(task, random_policy(task), episodes, deterministic=False)
+    measured = {"deterministic": still, "stochastic": noisy, "random": chance}
+    content = {name: one.to_json() for name, one in measured.items()}
     write_json(run / EVALUATION, content)
