@@ -105,6 +105,21 @@ def test_a_video_has_a_frame_per_step(
     assert file.with_suffix(".gif").read_bytes()[:3] == b"GIF"
 
 
+def test_a_video_may_have_several_episodes(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "video.mp4"
+    flags = ["--episodes", "2", "--json"]
+    assert main(["video", str(run), "--out", str(file), *flags]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["frames"] == 62
+    first, second = answer["returns"]
+    assert first != second
+    assert answer["return"] == (first + second) / 2
+    assert main(["video", str(run), "--episodes", "0"]) == 2
+    assert "episodes is 0" in capsys.readouterr().err
+
+
 def test_a_video_is_an_mp4(run: Path, tmp_path: Path) -> None:
     assert main(["video", str(run), "--out", str(tmp_path / "video.avi")]) == 2
 

@@ -128,6 +128,28 @@ def test_a_finished_run_can_be_given_more_steps(
     assert rows(run)[:4] == rows(trained)
 
 
+def test_a_run_can_be_resumed_with_fewer_steps_and_another_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    flags = "train --env Point2D --preset smoke --total-steps 240 --max-minutes 1e-4"
+    assert main([*flags.split(), "--out", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "of 240 real steps" in said
+    assert f"`pombu resume {folder}`" in said
+    ask = ["--total-steps", "120", "--evaluation-share", "0", "--json"]
+    assert main(["resume", str(folder), *ask]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["finished"], summary["real_steps"]) == (True, 120)
+    assert summary["evaluation"]["random"]["episodes"] == 5
+    first, *others = read_rows(folder / "metrics.csv")
+    assert "return_real" in first
+    assert others
+    assert not any("return_real" in row for row in others)
+    spec = json.loads((folder / "config.json").read_bytes())
+    assert (spec["evaluation_share"], spec["total_steps"]) == (0.0, 120)
+
+
 def test_evaluate_is_repeatable(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from pombu.envs import load
 from pombu.errors import UsageError
 from pombu.rng import Keys
 from pombu.rollout.held_out import real_steps
+from pombu.training.algorithm import StageTimer
 from pombu.uncertainty.n_step import fit
 
 PLAIN = change(CONFIG, evaluation_episodes=6)
@@ -44,7 +45,7 @@ def test_the_state_says_what_the_last_evaluation_found():
     state, rows = run(one, 0, 1)
     assert int(state.calibration.episodes) == 6
     assert rows[-1]["calibration_scale"] == float(state.calibration.scale)
-    _, real = one.evaluation(state, Keys(0, 0))
+    _, real = one.evaluation(state, Keys(0, 0), StageTimer())
     steps = real_steps(
         state.value, one.dynamics(state), one.rules, real, one.task.horizon
     )

@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: Any) -> Iterator[Path]:
     """A folder with the guide's files, in which it is followed."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(shorter(text))
-    monkeypatch.setattr("pombu.training.loop.FINAL_EPISODES", 2)
+    monkeypatch.setattr("pombu.training.algorithm.FINAL_EPISODES", 2)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path

@@ -1,5 +1,6 @@
 """The learn loop: it ends equal however often it was stopped, and loses nothing."""
 
+import dataclasses
 import errno
 import itertools
 import json
@@ -20,11 +21,18 @@ import toy
 from toy import make_toy, new_run, train
 
 from pombu.data import episodes
+from pombu.envs import load
 from pombu.errors import RunError, UsageError
 from pombu.training import checkpoint, run
+from pombu.training.algorithm import (
+    affordable_episodes,
+    final_episodes,
+    usual_share,
+)
 from pombu.training.callbacks import Callback, Progress, StopAfter, StopAtReturn
 from pombu.training.loop import identity, learn
 from pombu.training.metrics import NonFiniteError, deterministic, read_rows
+from pombu.training.run import create
 
 ITERATIONS = toy.TOTAL_STEPS // toy.STEPS_PER_ITERATION
 
@@ -393,3 +401,84 @@ def test_a_callback_that_does_not_start_lets_the_others_stop() -> None:
     with pytest.raises(RunError, match="did not start"):
         learn(make_toy(), 0, toy.TOTAL_STEPS, [Display(), Broken()])
     assert seen == ["stopped"]
+
+
+@pytest.mark.parametrize(
+    ("horizon", "steps", "due"),
+    [
+        # One episode with noise and one without are paid for by 10 of training.
+        (300, 30_000, [10] * 6),  # as many as the config asks for
+        (300, 9000, [3] * 6),  # fewer episodes first
+        (1000, 4000, [1, 0, 1, 0, 1, 1]),  # then fewer evaluations
+        (1000, 1000, [1, 0, 0, 0, 0, 1]),  # but not fewer than every fifth
+    ],
+)
+def test_long_episodes_make_evaluations_smaller_and_then_rarer(
+    horizon: int, steps: int, due: list[int]
+) -> None:
+    assert [evaluated(horizon, steps, i) for i in range(6)] == due
+
+
+def evaluated(horizon: int, steps: int, iteration: int, share: float = 0.2) -> int:
+    taken = steps * iteration, steps * (iteration + 1)
+    return affordable_episodes(10, share, horizon, taken, iteration)
+
+
+def test_a_share_of_evaluations_is_kept_to() -> None:
+    horizon, share, steps = 300, 0.35, 1817
+    pairs = sum(evaluated(horizon, steps, i, share) for i in range(200))
+    assert 2 * horizon * pairs == pytest.approx(share * 200 * steps, rel=0.01)
+
+
+def test_a_share_of_none_evaluates_at_the_end_alone() -> None:
+    assert [evaluated(1000, 50_000, i, share=0.0) for i in range(6)] == [0] * 6
+    assert final_episodes(0.0, 1000, 50_000) == 5
+
+
+def test_no_limit_leaves_evaluations_as_they_are() -> None:
+    assert affordable_episodes(20, None, 1000, (0, 10), 3) == 20
+    assert final_episodes(None, 1000, 10) == 20
+    assert final_episodes(0.2, 1000, 10) == 5
+    assert final_episodes(0.2, 1000, 150_000) == 10
+
+
+@pytest.mark.parametrize(
+    ("env", "due"),
+    [("Pendulum-v1", None), ("InvertedPendulum-v5", 0.2), ("HalfCheetah", None)],
+)
+def test_only_long_episodes_of_others_are_limited(env: str, due: float | None) -> None:
+    assert usual_share(load(env)) == due
+    if due is None:
+        assert usual_share(load(env, horizon=150)) is None
+
+
+def test_a_paper_task_of_1000_steps_is_not_limited() -> None:
+    assert usual_share(load("HalfCheetah", horizon=1000)) is None
+
+
+def test_a_run_can_end_after_a_number_of_iterations(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run")
+    spec = dataclasses.replace(run.spec, last_iteration=2)
+    shutil.rmtree(run.path)
+    result = train(create(tmp_path / "run", spec))
+    assert (int(result.state.iteration), result.finished) == (2, True)
+    chance = json.loads((run.path / "evaluation.json").read_bytes())["random"]
+    assert chance["episodes"] == 20
+
+
+def test_a_late_start_of_learning_is_told() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Late(toy.Config):
+        learning_starts: int = 30
+
+    told: list[str] = []
+
+    class Listen(Callback):
+        def on_message(self, text: str) -> None:
+            told.append(text)
+
+    for total in (48, 72):
+        learn(dataclasses.replace(make_toy(), config=Late()), 0, total, [Listen()])
+    (only,) = told
+    assert "learning_starts" in only
+    assert "48" in only

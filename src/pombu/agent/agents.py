@@ -44,14 +44,16 @@ from pombu.rollout.q_value import QEstimate, interval, q_estimate, require_calib
 from pombu.training import checkpoint as checkpoints
 from pombu.training import config_file
 from pombu.training.algorithm import (
+    FINAL_EPISODES,
     Algorithm,
     Explores,
     Policy,
     StageTimer,
+    usual_share,
 )
 from pombu.training.callbacks import Callback, CallbackLike, Progress, as_callbacks
 from pombu.training.display import TensorBoard, display
-from pombu.training.loop import FINAL_EPISODES, Evaluation, evaluate, identity, learn
+from pombu.training.loop import Evaluation, evaluate, identity, learn
 from pombu.training.metrics import require_finite
 from pombu.training.run import CONFIG, Run, RunSpec, create, open_run
 
@@ -186,7 +188,10 @@ class Agent(ModelAccess):
             all_callbacks.append(TensorBoard(Path(self._tensorboard_log)))
         all_callbacks += [*as_callbacks(callback), *as_callbacks(callbacks)]
         self._explored = None
-        result = learn(self.learner, self.seed, target, all_callbacks, run, begin)
+        share = usual_share(self.learner.task)
+        result = learn(
+            self.learner, self.seed, target, all_callbacks, run, begin, share
+        )
         self.state, self.episodes = result.state, result.episodes
         if not progress_bar:  # which shows it
             self._warn_once(time_limit_warning(self.learner.task, list(self.episodes)))
@@ -373,6 +378,7 @@ class Agent(ModelAccess):
             seed=self.seed,
             total_steps=total_steps,
             config=config_file.to_json(self.config),
+            evaluation_share=usual_share(self.learner.task),
         )
 
 

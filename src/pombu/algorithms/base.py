@@ -41,7 +41,7 @@ from pombu.rng import Keys
 from pombu.rollout.imagine import rules_of
 from pombu.rollout.plan import Imaginer, imaginer
 from pombu.rollout.real import evaluate, policy_of
-from pombu.training.algorithm import Policy
+from pombu.training.algorithm import Policy, StageTimer
 
 Metrics = dict[str, float]
 
@@ -281,16 +281,17 @@ class ModelLearner(TaskLearner[W], ABC, Generic[W, S]):
         counted: S = eqx.tree_at(lambda s: s.imagined_steps, state, steps)
         return counted
 
-    def evaluate(self, state: S, keys: Keys) -> Metrics:
+    def evaluate(self, state: S, keys: Keys, stage: StageTimer) -> Metrics:
         """Returns of real episodes, and how well the model predicts them."""
-        return self.evaluation(state, keys)[0]
+        return self.evaluation(state, keys, stage)[0]
 
-    def evaluation(self, state: S, keys: Keys) -> tuple[Metrics, list[Episode]]:
+    def evaluation(
+        self, state: S, keys: Keys, stage: StageTimer
+    ) -> tuple[Metrics, list[Episode]]:
         """The same, and the real episodes of the stochastic policy."""
-        evaluated, real = evaluate(
-            self.task, self.policy(state), self.config.evaluation_episodes, keys
-        )
-        if self.config.model.kind == "simulator":
+        number = stage.evaluation_episodes(self.config.evaluation_episodes)
+        evaluated, real = evaluate(self.task, self.policy(state), number, keys)
+        if self.config.model.kind == "simulator" or not real:
             return evaluated, real
         return {
             **evaluated,

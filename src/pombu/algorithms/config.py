@@ -127,6 +127,15 @@ def require_baseline(
         )
 
 
+def last_iteration(config: Any, preset: str, wanted: int | None = None) -> int | None:
+    """The iteration with which a run ends; None leaves that to its real steps.
+
+    `smoke` is a number of iterations: where episodes end early, as many steps as eight
+    full ones would take far longer. Steps that the user names are taken.
+    """
+    return int(config.iterations) if preset == "smoke" and wanted is None else None
+
+
 def budget(config: Any, horizon: Callable[[], int], wanted: int | None = None) -> int:
     """The real steps wanted, or as many as the config plans.
 

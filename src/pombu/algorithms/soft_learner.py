@@ -270,7 +270,7 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
             episodes.append(collected)
         state, learned = self.update(state, episodes, collected, stage)
         with stage("evaluate"):
-            evaluated = self.evaluate(state, keys)
+            evaluated = self.evaluate(state, keys, stage)
         return state, {**evaluated, **learned}
 
     def collect(self, state: S, keys: Keys) -> list[Episode]:
@@ -341,12 +341,11 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
         )
         return learned, {**fitted, **found}
 
-    def evaluate(self, state: S, keys: Keys) -> Metrics:
+    def evaluate(self, state: S, keys: Keys, stage: StageTimer) -> Metrics:
         """Returns of real episodes, and how well Q and the model predict them."""
-        evaluated, real = evaluate(
-            self.task, self.policy(state), self.config.evaluation_episodes, keys
-        )
-        if not int(state.updates):
+        number = stage.evaluation_episodes(self.config.evaluation_episodes)
+        evaluated, real = evaluate(self.task, self.policy(state), number, keys)
+        if not (real and int(state.updates)):
             return evaluated
         bias = q_bias(
             self.networks(state),

@@ -1,6 +1,7 @@
 """Learning curves of runs: read them, summarise them, group seeds and label them."""
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +13,19 @@ from pombu.envs import short_name
 from pombu.errors import UsageError
 from pombu.training.config_file import flat
 from pombu.training.metrics import Row
-from pombu.training.run import CONFIG, METRICS, Run, open_run
+from pombu.training.run import CONFIG, EVALUATION, METRICS, Run, open_run
 
 STUDY_FILES = ("study.json", "study.lock")
 """What a study leaves beside its run folders."""
 LAST = 3
 """Evaluations whose mean is called a run's final return."""
+RETURNS = {
+    "last": "the last policy without noise, measured at the end of the run",
+    "final": f"mean of the last {LAST} evaluations during training, with noise",
+    "best": "the highest evaluation during training, with noise",
+    "random": "a random policy, measured at the end of the run",
+}
+"""What the returns of a run are called, and what each means."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,11 @@ class Curve:
         """Whether all real steps were taken, or all up to where it was cut."""
         steps = self.run.spec.total_steps
         due = steps if self.cut_at is None else min(steps, self.cut_at)
-        return bool(self.rows) and self.rows[-1]["real_steps"] >= due
+        if not self.rows:
+            return False
+        last = self.rows[-1]
+        ended = self.run.spec.is_done(int(last["iteration"]), int(last["real_steps"]))
+        return ended or last["real_steps"] >= due
 
     def until(self, steps: int) -> "Curve":
         """What a run of so many real steps leaves: its last row is at or beyond."""
@@ -73,8 +85,39 @@ class Curve:
         return int(self.column("real_steps")[reached[0]]) if len(reached) else None
 
     def final(self, name: str = "return_real") -> float:
-        """Mean of a metric over the last evaluations."""
-        return float(np.mean(self.column(name)[-LAST:]))
+        """Mean of a metric over the last evaluations; NaN if there was none."""
+        measured = self.column(name)
+        measured = measured[~np.isnan(measured)][-LAST:]
+        return float(np.mean(measured)) if len(measured) else math.nan
+
+    @property
+    def best(self) -> float:
+        """The highest return of an evaluation during training, with noise."""
+        returns = self.column("return_real")
+        return math.nan if np.isnan(returns).all() else float(np.nanmax(returns))
+
+    @property
+    def last(self) -> float:
+        """Return of the last policy without noise; NaN until its run has ended."""
+        return self._at_the_end("deterministic")
+
+    @property
+    def random(self) -> float:
+        """A random policy's return; NaN where it was not measured."""
+        return self._at_the_end("random")
+
+    @property
+    def returns(self) -> dict[str, float]:
+        """Every return by what it is called."""
+        values = (self.last, self.final(), self.best, self.random)
+        return dict(zip(RETURNS, values, strict=True))
+
+    def _at_the_end(self, kind: str) -> float:
+        try:
+            content = json.loads((self.run.path / EVALUATION).read_bytes())
+            return float(content[kind]["mean"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return math.nan
 
 
 def read_curves(folders: Sequence[Path]) -> list[Curve]:

@@ -401,13 +401,14 @@ def _draw_disagreement(measured: Measurements) -> Figure:
         axis = axes[0, 0]
         axis.scatter(x, y, s=5, color=BLUE, alpha=0.3, linewidths=0)
         ends = [min(x.min(), y.min()), max(x.max(), y.max())]
-        axis.plot(ends, ends, color=VERMILLION, linewidth=1.2, label="equal")
+        line = "disagreement equals the error"
+        axis.plot(ends, ends, color=VERMILLION, linewidth=1.2, label=line)
         axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_xlabel("disagreement / std of the change")
         axis.set_ylabel("error of the members' mean / std of the change")
         axis.set_title(
-            "One step ahead: disagreement is typically "
+            "One step ahead, a dot per real step:\ndisagreement is typically "
             f"{disagreement_over_error(measured):.2g} times the error"
         )
         axis.legend(loc="best")

@@ -98,6 +98,11 @@ def draw_learning(
         if reference is not None:
             name, value = reference
             axis.axhline(value, color=BLACK, linestyle=":", linewidth=1.2, label=name)
+        chance = random_return(curves)
+        if chance is not None:
+            axis.axhline(
+                chance, color=GREY, linestyle="-.", linewidth=1.0, label="random policy"
+            )
         axis.set_xlabel("real steps")
         axis.set_ylabel("return of the stochastic policy")
         axis.set_title(", ".join(dict.fromkeys(curve.task for curve in curves)))
@@ -113,8 +118,7 @@ def _draw_group(
 ) -> None:
     for curve in group:
         axis.plot(
-            curve.column("real_steps"),
-            curve.column("return_real"),
+            *measured_returns(curve),
             color=colour,
             linestyle=line,
             linewidth=0.9,
@@ -127,9 +131,27 @@ def _draw_group(
         axis.plot(steps, mean, color=colour, linestyle=line, label=name)
 
 
+def measured_returns(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
+    """Real steps and returns of the iterations that were evaluated."""
+    returns = curve.column("return_real")
+    measured = ~np.isnan(returns)
+    return curve.column("real_steps")[measured], returns[measured]
+
+
+def random_return(curves: Sequence[Curve]) -> float | None:
+    """A random policy's mean return; None for several tasks, or if none was measured.
+
+    A run's environment may differ from others' by its options, so that only one config
+    of it counts as one task.
+    """
+    tasks = {json.dumps(curve.run.spec.config["env"]) for curve in curves}
+    measured = [curve.random for curve in curves if not math.isnan(curve.random)]
+    return float(np.mean(measured)) if measured and len(tasks) == 1 else None
+
+
 def mean_of(group: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     """Mean over seeds on common real steps, as far as every seed has come."""
-    aligned = align([(c.column("real_steps"), c.column("return_real")) for c in group])
+    aligned = align([measured_returns(curve) for curve in group])
     if aligned is None:
         return np.zeros(0), np.zeros(0)
     return aligned.steps, aligned.values.mean(0)

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from pombu.algorithms import presets
 from pombu.algorithms.registry import defaults
 from pombu.analysis.curves import Curve, by_label, read_curves
@@ -233,7 +231,7 @@ def _measured(curve: Curve) -> list[str]:
     return [
         f"{curve.final():.4g}",
         f"{curve.final('return_deterministic'):.4g}",
-        f"{np.max(curve.column('return_real')):.4g}",
+        f"{curve.best:.4g}",
         f"{curve.hours:.2f}",
     ]
 

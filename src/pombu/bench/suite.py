@@ -56,7 +56,7 @@ from pombu.rng import Keys
 from pombu.rollout.imagine import Imagined, imagine_in_shards
 from pombu.rollout.returns import targets
 from pombu.training.algorithm import StageTimer
-from pombu.training.loop import peak_memory
+from pombu.training.metrics import peak_memory
 from pombu.training.run import provenance
 
 Figures = dict[str, Any]

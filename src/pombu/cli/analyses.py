@@ -5,6 +5,7 @@ What draws or computes is imported when a command runs, so that its help is quic
 
 import dataclasses
 import json
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -34,11 +35,11 @@ class Plot:
     out: Path | None = None
     """Picture to write (.png, .pdf or .svg); None puts it into the first run folder."""
     json: bool = False
-    """Print one JSON object with the picture's path and the final returns."""
+    """Print one JSON object with the picture's path and the returns."""
 
     def run(self) -> int:
         """Draw and say where the picture is."""
-        from pombu.analysis.curves import LAST, read_curves
+        from pombu.analysis.curves import RETURNS, read_curves
         from pombu.analysis.plots import draw_learning
 
         if not self.runs:
@@ -50,12 +51,16 @@ class Plot:
         path.parent.mkdir(parents=True, exist_ok=True)
         draw_learning(curves).savefig(path)
         finals = {str(curve.run.path): curve.final() for curve in curves}
+        returns = {str(curve.run.path): curve.returns for curve in curves}
         if self.json:
-            print(json.dumps({"picture": str(path), "final_return": finals}))
+            known = {name: _known(values) for name, values in returns.items()}
+            answer = {"picture": str(path), "final_return": finals, "returns": known}
+            print(json.dumps(answer))
             return 0
-        print(f"Final return: mean of the last {LAST} evaluations, with policy noise.")
-        for name, value in finals.items():
-            print(f"{name}: final return {value:.1f}")
+        for name, values in returns.items():
+            print(f"{name}: {_listed(values)}")
+        for kind, meaning in RETURNS.items():
+            print(f"  {kind}: {meaning}")
         print(f"The picture is {path}.")
         return 0
 
@@ -85,7 +90,7 @@ class Report:
     env: str | None = None
     """Repeat the environment's name where it is `module:factory`, to allow its code."""
     json: bool = False
-    """Print one JSON object with the page's path and the final returns."""
+    """Print one JSON object with the page's path and the returns."""
 
     def run(self) -> int:
         """Write the page and say where it is."""
@@ -101,8 +106,10 @@ class Report:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, report.page.encode())
         if self.json:
+            known = {name: _known(values) for name, values in report.returns.items()}
             answer = {"report": str(path), "final_return": report.final_returns}
-            print(json.dumps({**answer, "missing": report.missing}))
+            missing = {"missing": report.missing}
+            print(json.dumps({**answer, "returns": known, **missing}))
             return 0
         for reason in report.missing:
             print(reason)
@@ -116,6 +123,15 @@ def parse_report(arguments: Sequence[str]) -> Report:
     for old in sorted(renamed.keys() & set(arguments)):
         _say(f"pombu: {old} is now {renamed[old]}, and the next version drops {old}.")
     return parse(Report, "report", [renamed.get(one, one) for one in arguments])
+
+
+def _known(returns: dict[str, float]) -> dict[str, float]:
+    return {kind: value for kind, value in returns.items() if not math.isnan(value)}
+
+
+def _listed(returns: dict[str, float]) -> str:
+    named = (f"{kind} {value:.1f}" for kind, value in _known(returns).items())
+    return "returns " + ", ".join(named)
 
 
 def _say(message: str) -> None:

@@ -83,6 +83,8 @@ class Status:
     """The study file, or the folder of its runs."""
     out: Path | None = None
     """The --out with which the study was started."""
+    trust: tuple[str, ...] = ()
+    """Taken so that the study's own flags can be repeated; no task's code is run."""
     json: bool = False
     """Print one JSON object."""
 

@@ -135,10 +135,11 @@ class Export:
 
 @dataclasses.dataclass(frozen=True)
 class Video:
-    """Record one episode of a trained policy as mp4, with an animated preview.
+    """Record a trained policy as mp4, one episode or more, with an animated preview.
 
     Examples:
       pombu video runs/cheetah
+      pombu video runs/cheetah --episodes 3
       pombu video runs/cheetah --checkpoint best --out cheetah.mp4
     """
 
@@ -146,12 +147,14 @@ class Video:
     """The run folder."""
     out: Path | None = None
     """The mp4 file; None puts video.mp4 into the run folder."""
+    episodes: int = 1
+    """Episodes to record, one after the other."""
     checkpoint: Which = "last"
     """The last policy, or the one with the highest return during training."""
     stochastic: bool = False
     """Sample actions instead of taking their mean."""
     seed: int = 0
-    """Which episode."""
+    """Which episode; further ones have the seeds that follow."""
     env: str | None = None
     """Repeat the environment's name where it is `module:factory`, to allow its code."""
     json: bool = False
@@ -162,19 +165,27 @@ class Video:
         path = self.out or self.folder / "video.mp4"
         if path.suffix != ".mp4":
             raise UsageError(f"{path} is no .mp4 file: choose a name that ends so.")
+        if self.episodes < 1:
+            raise UsageError(f"episodes is {self.episodes}: it must be at least 1.")
         run = open_run(self.folder)
         algorithm = algorithm_of(run, self.env)
         state = load_state(run, algorithm, self.checkpoint)
-        pictures, total, rate = frames(
-            algorithm.task, algorithm.policy(state), self.seed, not self.stochastic
-        )
-        preview = write_video(path, pictures, rate)
+        policy, still = algorithm.policy(state), not self.stochastic
+        seeds = range(self.seed, self.seed + self.episodes)
+        recorded = [frames(algorithm.task, policy, seed, still) for seed in seeds]
+        pictures = [one for shown, _, _ in recorded for one in shown]
+        returns = [total for _, total, _ in recorded]
+        preview = write_video(path, pictures, recorded[0][2])
         if self.json:
             files = {"video": str(path), "preview": str(preview)}
-            print(json.dumps({**files, "frames": len(pictures), "return": total}))
+            found = {"return": sum(returns) / len(returns), "returns": returns}
+            print(json.dumps({**files, "frames": len(pictures), **found}))
         else:
+            several = f"{self.episodes} episodes with returns"
+            what = "an episode with return" if self.episodes == 1 else several
+            named = ", ".join(f"{one:.1f}" for one in returns)
             print(
-                f"{len(pictures)} frames of an episode with return {total:.1f}: {path} "
-                f"and the preview {preview}."
+                f"{len(pictures)} frames of {what} {named}: {path} and the preview "
+                f"{preview}."
             )
         return 0

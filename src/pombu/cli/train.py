@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from pombu.agent.runs import algorithm_of
 from pombu.algorithms import presets, registry
-from pombu.algorithms.config import budget
+from pombu.algorithms.config import budget, last_iteration
 from pombu.cli import parsing
 from pombu.cli.parsing import ENV_OPTIONS, EnvOptions
 from pombu.data import read_logged
@@ -32,6 +33,7 @@ from pombu.files import safe_name
 from pombu.parallel import usable_cores
 from pombu.studies.worker import claimed_cores
 from pombu.training import checkpoint, config_file
+from pombu.training.algorithm import usual_share
 from pombu.training.callbacks import Callback, StopAfter, StopAtReturn
 from pombu.training.display import TensorBoard, WeightsAndBiases, display
 from pombu.training.loop import Result, learn
@@ -70,8 +72,14 @@ class Train(Generic[C]):
     seed: int = 0
     """The same seed gives the same run."""
     total_steps: int | None = None
-    """Real steps to take, and what is left of the iteration that reaches them; None
-    takes as many as the preset plans."""
+    """Real steps to learn from, and what is left of the iteration that reaches them;
+    None takes as many as the preset plans. Those of evaluations are not counted."""
+    evaluation_share: float | None = None
+    """Evaluation steps per real step; evaluation steps are not counted as real steps.
+    A small share makes evaluations smaller and then rarer, down to one episode with
+    and one without noise in every fifth iteration; 0 evaluates at the end alone, inf
+    sets no limit. None is 0.2 where episodes are longer than 200 steps, except in
+    pombu's own tasks, and no limit elsewhere."""
     out: Path | None = None
     """A new run folder; None names it after the task under runs/."""
     options: Annotated[EnvOptions, tyro.conf.arg(name="")] = ENV_OPTIONS
@@ -114,10 +122,13 @@ class Train(Generic[C]):
             keep_checkpoints=self.keep_checkpoints,
             tensorboard=self.tensorboard,
             wandb=self.wandb,
+            evaluation_share=share_of(self.evaluation_share, usual_share(task)),
+            last_iteration=last_iteration(config, self.preset, self.total_steps),
         )
         callbacks = callbacks_of(console, spec, self.target_return, self.max_minutes)
         logged = None if self.data is None else read_logged(self.data, task)
-        for line in check_and_describe(task, config) if self.check else ():
+        share = spec.evaluation_share
+        for line in check_and_describe(task, config, share) if self.check else ():
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         begin = (
             None
@@ -213,7 +224,16 @@ def environments_by_name(
     return rules
 
 
-def check_and_describe(task: Task, config: Any) -> list[str]:
+def share_of(asked: float | None, otherwise: float | None) -> float | None:
+    """The limit of evaluation as a run keeps it: None is no limit."""
+    if asked is None:
+        return otherwise
+    return None if asked == math.inf else asked
+
+
+def check_and_describe(
+    task: Task, config: Any, share: float | None = None
+) -> list[str]:
     """What pombu will use in an environment that is not its own, line by line.
 
     Raises:
@@ -236,7 +256,7 @@ def check_and_describe(task: Task, config: Any) -> list[str]:
     return [
         _describe_sizes(task),
         *_describe_model(task, config, report),
-        _describe_steps(task, config),
+        _describe_steps(task, config, share),
         *_describe_warnings(report),
     ]
 
@@ -283,7 +303,7 @@ def _describe_model(task: Task, config: Any, report: Report) -> list[str]:
     return [f"  reward: {reward}", f"  termination: {ends}", f"  starts: {starts}"]
 
 
-def _describe_steps(task: Task, config: Any) -> str:
+def _describe_steps(task: Task, config: Any, share: float | None) -> str:
     """What an iteration costs in the real environment."""
     most = config.trajectories * task.horizon
     least = getattr(config, "least_steps", 0)
@@ -294,6 +314,11 @@ def _describe_steps(task: Task, config: Any) -> str:
     )
     if not number:
         return f"{learned}."
+    if share is not None:
+        return (
+            f"{learned}; evaluation steps are not counted and are about {share:.0%} as "
+            "many (`--evaluation-share`)."
+        )
     measured = (
         f"{2 * number} more episodes to measure the policy with and without its noise"
     )
@@ -362,11 +387,23 @@ def print_result(run: Run, result: Result[Any], json_output: bool) -> int:
             "there, bit for bit."
         )
     else:
-        final = evaluation["deterministic"]
+        last = evaluation["deterministic"]
+        chance = ""
+        if "random" in evaluation:
+            chance = f"; a random policy has {evaluation['random']['mean']:.1f}"
         print(
-            f"Done: return {final['mean']:.1f} ± {final['std']:.1f} over "
-            f"{final['episodes']} episodes without the policy's noise. Everything is "
-            f"in {run.path}.\nNext: pombu report {run.named}, pombu video {run.named}, "
+            f"Done: the last policy's return is {last['mean']:.1f} ± {last['std']:.1f} "
+            f"over {last['episodes']} episodes without its noise{chance}. Everything "
+            f"is in {run.path}."
+        )
+        spec, steps = run.spec, int(result.state.real_steps)
+        if not spec.is_done(int(result.state.iteration), steps):
+            print(
+                f"It stopped early, after {steps:,} of {spec.total_steps:,} real "
+                f"steps: `pombu resume {run.named}` takes the rest."
+            )
+        print(
+            f"Next: pombu report {run.named}, pombu video {run.named}, "
             f"pombu evaluate {run.named} --episodes 100"
         )
     return code
@@ -403,7 +440,10 @@ class Resume:
     """The run folder."""
     total_steps: int | None = None
     """Real steps to take in all, more or fewer than before; None keeps the run's own
-    number."""
+    number. Those of evaluations are not counted."""
+    evaluation_share: float | None = None
+    """Evaluation steps per real step from now on, as in `pombu train`; None is the
+    run's own, inf sets no limit."""
     env: str | None = None
     """Repeat the environment's name where it is `module:factory`, to allow its code."""
     target_return: float | None = None
@@ -429,6 +469,10 @@ class Resume:
         steps = run.spec.total_steps if self.total_steps is None else self.total_steps
         spec = dataclasses.replace(run.spec, total_steps=steps)
         callbacks = callbacks_of(console, spec, self.target_return, self.max_minutes)
+        share = share_of(self.evaluation_share, run.spec.evaluation_share)
+        if share != run.spec.evaluation_share:
+            with run.locked():
+                run = run.share_evaluation(share)
         if self.total_steps is not None:
             with run.locked():
                 run = run.extend(self.total_steps)

@@ -251,6 +251,7 @@ def require_calibrated(calibrated: Calibrated | None) -> Calibrated:
         raise UsageError(
             "The agent never saw a held-out episode that its ensemble could be "
             "compared with, so its intervals would not hold: let it learn one "
-            "iteration with evaluation_episodes of 5 or more."
+            "iteration with evaluation_episodes of 5 or more, and with "
+            "--evaluation-share inf where episodes are long."
         )
     return calibrated

@@ -115,7 +115,12 @@ def act_randomly(number: int, actions: int, keys: Keys) -> Act:
 def evaluate(
     task: Task, policy: Policy, episodes: int, keys: Keys
 ) -> tuple[dict[str, float], list[Episode]]:
-    """Returns of the stochastic and deterministic policy; the former's episodes too."""
+    """Returns of the stochastic and deterministic policy; the former's episodes too.
+
+    Without episodes nothing is measured.
+    """
+    if not episodes:
+        return {}, []
     key = keys.jax("evaluate")
 
     def act(observations: np.ndarray, step: int) -> np.ndarray:

@@ -27,6 +27,7 @@ from pombu.studies.backends import Backend
 from pombu.studies.progress import RunProgress, examine
 from pombu.studies.worker import FAILURE, PATIENCE, note_failure, read_failure
 from pombu.training import config_file
+from pombu.training.algorithm import usual_share
 from pombu.training.config_file import flat
 from pombu.training.loop import StopRequest, stop_requests
 from pombu.training.run import CONFIG, RunSpec, create, open_run, write_json
@@ -94,7 +95,15 @@ class Job:
         config = self.config()
         steps = budget(config, lambda: load(config.env).horizon, self.total_steps)
         data = config_file.to_json(config)
-        return RunSpec(self.algorithm, self.preset, self.seed, steps, data)
+        foreign = presets.is_foreign(short_name(config.env.id))
+        return RunSpec(
+            self.algorithm,
+            self.preset,
+            self.seed,
+            steps,
+            data,
+            evaluation_share=usual_share(load(config.env)) if foreign else None,
+        )
 
 
 @dataclass(frozen=True)

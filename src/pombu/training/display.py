@@ -89,13 +89,13 @@ class TimeLeft:
 
 
 class PlainLines(Callback):
-    """One line per iteration, and one per stage of the first."""
+    """One line per iteration, and one as soon as the first stage is over."""
 
     def __init__(self, console: Console) -> None:
         """Print to `console`."""
         self._console = console
         self._time_left = TimeLeft()
-        self._first = True
+        self._silent = True
 
     def on_start(self, progress: Progress) -> None:
         """Say what runs where."""
@@ -103,13 +103,13 @@ class PlainLines(Callback):
         self._print(headline(progress))
 
     def on_stage_end(self, name: str, seconds: float) -> None:
-        """Show life before the first iteration is over."""
-        if self._first:
+        """Show life once: what is compiled makes the first iteration a long one."""
+        if self._silent:
+            self._silent = False
             self._print(f"  {name} took {seconds:.1f} s")
 
     def on_iteration(self, progress: Progress) -> bool | None:
         """Print the iteration."""
-        self._first = False
         self._time_left.mark(progress.real_steps)
         times = ", ".join(f"{k} {v:.1f}" for k, v in stage_times(progress).items())
         parts = [

@@ -6,14 +6,13 @@ row too many, which resuming drops; it can never leave one too few.
 Ctrl-C and `kill` ask a run to stop; it does so between two stages, so that nothing is
 lost.
 
-An evaluation is the returns of a policy in real episodes that are not learned from.
+An evaluation is the returns of a policy in real episodes that are not learned from. A
+run may give them a share of its real steps (`affordable_episodes`).
 """
 
 import contextlib
 import dataclasses
-import resource
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,13 +31,25 @@ from pombu.files import write_atomic
 from pombu.parallel import usable_cores
 from pombu.rng import require_seed
 from pombu.training import checkpoint
-from pombu.training.algorithm import Algorithm, Planner, Policy, S, StageTimer
+from pombu.training.algorithm import (
+    FINAL_EPISODES,
+    Algorithm,
+    Planner,
+    Policy,
+    S,
+    StageTimer,
+    affordable_episodes,
+    final_episodes,
+    late_start_warning,
+    random_policy,
+)
 from pombu.training.callbacks import Callback, CallbackList, Progress
 from pombu.training.checkpoint import Identity, Manifest
 from pombu.training.metrics import (
     MetricsFile,
     NonFiniteError,
     NothingLearnedError,
+    peak_memory,
     require_finite,
     require_learning,
     require_rows,
@@ -48,7 +59,6 @@ from pombu.training.run import EVALUATION, Run, write_json
 SCORE = "return_real"
 DIVERGED = "diverged.safetensors"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-FINAL_EPISODES = 20
 MOST_EPISODES = 100_000
 
 
@@ -110,12 +120,14 @@ def learn(
     callbacks: Sequence[Callback] = (),
     run: Run | None = None,
     begin: tuple[S, EpisodeStore] | None = None,
+    evaluation_share: float | None = None,
 ) -> Result[S]:
     """Train until `total_steps` real steps are taken.
 
     With a run folder, training goes on from the last good checkpoint in it, saves as
     the folder's config says and ends with an evaluation; without one everything stays
-    in memory. `begin` is where to go on from instead of an untrained state.
+    in memory. `begin` is where to go on from instead of an untrained state, and
+    `evaluation_share` limits evaluation where there is no folder to say it.
 
     Raises:
         RunError: The run cannot go on; what was collected is kept in the run folder.
@@ -127,16 +139,19 @@ def learn(
             stack.enter_context(run.locked())
             run.record_start()
             run.record_observation(algorithm.task.observation_parts)
-        loop = _Loop(algorithm, seed, total_steps, combined, request, run, begin)
+        share = evaluation_share if run is None else run.spec.evaluation_share
+        loop = _Loop(algorithm, seed, total_steps, combined, request, run, begin, share)
         result = loop.learn()
         if run is not None and result.finished:
             policy = algorithm.policy(result.state)
+            steps, horizon = int(result.state.real_steps), algorithm.task.horizon
+            number = final_episodes(share, horizon, steps)
             if isinstance(policy, Planner):
                 combined.on_message(
-                    f"Measuring what was learned in {FINAL_EPISODES} more episodes; "
+                    f"Measuring what was learned in {number} more episodes; "
                     "every step is planned, so this takes a while."
                 )
-            write_evaluation(run.path, algorithm.task, policy)
+            write_evaluation(run.path, algorithm.task, policy, number)
         return result
 
 
@@ -159,14 +174,19 @@ class _Loop(Generic[S]):
         request: StopRequest,
         run: Run | None,
         begin: tuple[S, EpisodeStore] | None,
+        evaluation_share: float | None = None,
     ) -> None:
         self.algorithm = algorithm
+        self.evaluation_share = evaluation_share
         self.seed = seed
         self.total_steps = total_steps
         self.callbacks = callbacks
         self.request = request
         self.run = run
-        self.timer = StageTimer(self._before_stage, callbacks.on_stage_end)
+        self.timer = StageTimer(
+            self._before_stage, callbacks.on_stage_end, self._evaluation_episodes
+        )
+        self.earlier = 0
         self.started = time.perf_counter()
         self.checkpoint_seconds = 0.0
         self.metrics: dict[str, float] = {}
@@ -187,6 +207,9 @@ class _Loop(Generic[S]):
         content = False
         try:
             self.callbacks.on_start(self._progress())
+            late = late_start_warning(self.algorithm, self.total_steps)
+            if late is not None and not self._all_steps_taken():
+                self.callbacks.on_message(late)
             while not (content or self.request or self._all_steps_taken()):
                 content = self._iterate()
         except StopNow:
@@ -243,7 +266,7 @@ class _Loop(Generic[S]):
         """One iteration; whether a callback wants no more."""
         self.timer.reset()
         start = time.perf_counter()
-        earlier = len(self.episodes)
+        earlier = self.earlier = len(self.episodes)
         try:
             state, metrics = self.algorithm.iterate(
                 self.state, self.episodes, self.timer
@@ -355,11 +378,25 @@ class _Loop(Generic[S]):
             raise StopNow
         self.callbacks.on_stage(name)
 
+    def _evaluation_episodes(self, wanted: int) -> int:
+        before = int(self.state.real_steps)
+        new = list(self.episodes)[self.earlier :]
+        return affordable_episodes(
+            wanted,
+            self.evaluation_share,
+            int(self.algorithm.task.horizon),
+            (before, before + sum(map(len, new))),
+            self.iteration,
+        )
+
     def _is_saved(self) -> bool:
         return self.run is None or self.saved_iteration == self.iteration
 
     def _all_steps_taken(self) -> bool:
-        return int(self.state.real_steps) >= self.total_steps
+        steps = int(self.state.real_steps)
+        if self.run is not None:
+            return self.run.spec.is_done(self.iteration, steps)
+        return steps >= self.total_steps
 
     def _progress(self) -> Progress:
         return Progress(
@@ -375,12 +412,6 @@ class _Loop(Generic[S]):
             state=self.state,
             folder=None if self.run is None else self.run.path,
         )
-
-
-def peak_memory() -> float:
-    """The most memory this process has used, in megabytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -438,14 +469,18 @@ def _require_episodes(number: Any) -> None:
         )
 
 
-def write_evaluation(run: Path, task: Task, policy: Policy) -> None:
-    """Measure a run's final policy, with and without its noise.
+def write_evaluation(
+    run: Path, task: Task, policy: Policy, episodes: int = FINAL_EPISODES
+) -> None:
+    """Measure a run's last policy, with and without its noise, and a random one.
 
-    A planner has none: it is measured once.
+    A planner has no noise: it is measured once.
     """
-    still = evaluate(task, policy, FINAL_EPISODES, deterministic=True)
+    still = evaluate(task, policy, episodes, deterministic=True)
     noisy = still
     if not isinstance(policy, Planner):
-        noisy = evaluate(task, policy, FINAL_EPISODES, deterministic=False)
-    content = {"deterministic": still.to_json(), "stochastic": noisy.to_json()}
+        noisy = evaluate(task, policy, episodes, deterministic=False)
+    chance = evaluate(task, random_policy(task), episodes, deterministic=False)
+    measured = {"deterministic": still, "stochastic": noisy, "random": chance}
+    content = {name: one.to_json() for name, one in measured.items()}
     write_json(run / EVALUATION, content)

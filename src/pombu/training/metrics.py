@@ -9,6 +9,8 @@ import csv
 import io
 import math
 import os
+import resource
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -182,3 +184,9 @@ def _text(row: Mapping[str, float]) -> dict[str, str]:
 
 def _number(cell: str) -> float:
     return int(cell) if cell.lstrip("-").isdigit() else float(cell)
+
+
+def peak_memory() -> float:
+    """The most memory this process has used, in megabytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pombu.data.episodes import EPISODES
-from pombu.errors import Count, Range, RunError, UsageError, require_ranges
+from pombu.errors import Amount, Count, Range, RunError, UsageError, require_ranges
 from pombu.files import (
     changes,
     json_digest,
@@ -89,6 +89,16 @@ class RunSpec:
     keep_checkpoints: Count = 3
     tensorboard: bool = False
     wandb: bool = False
+    evaluation_share: Amount | None = None
+    """Steps of evaluations per real step, at most; None sets no limit."""
+    last_iteration: Count | None = None
+    """Iterations after which the run is done, whatever steps it has taken; None is
+    done once it has taken all of them."""
+
+    def is_done(self, iteration: int, real_steps: int) -> bool:
+        """Whether a run that has come so far is at its end."""
+        enough = self.last_iteration is not None and iteration >= self.last_iteration
+        return enough or real_steps >= self.total_steps
 
     def __post_init__(self) -> None:
         require_ranges(self)
@@ -233,7 +243,14 @@ class Run:
         """The same run with another number of real steps to take."""
         # It spoke of the end of a shorter run.
         (self.path / EVALUATION).unlink(missing_ok=True)
-        run = Run(self.path, dataclasses.replace(self.spec, total_steps=total_steps))
+        return self._asked(total_steps=total_steps, last_iteration=None)
+
+    def share_evaluation(self, share: float | None) -> "Run":
+        """The same run with another share of its steps for evaluation from now on."""
+        return self._asked(evaluation_share=share)
+
+    def _asked(self, **changed: Any) -> "Run":
+        run = Run(self.path, dataclasses.replace(self.spec, **changed))
         write_json(self.path / CONFIG, _spec_json(run.spec))
         return run
 

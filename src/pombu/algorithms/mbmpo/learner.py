@@ -107,7 +107,7 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
         state, improved = self.improve(state, episodes, keys, stage)
         state = after_iteration(state)
         with stage("evaluate"):
-            evaluated = self.evaluate(state, keys)
+            evaluated = self.evaluate(state, keys, stage)
         return state, {
             **evaluated,
             **improved,

@@ -97,7 +97,7 @@ class Learner(EnsembleLearner[METRPOConfig, State]):
             episodes.append(collected)
         state, learned = self.update(state, episodes, collected, stage)
         with stage("evaluate"):
-            evaluated = self.evaluate(state, keys)
+            evaluated = self.evaluate(state, keys, stage)
         return state, {**evaluated, **learned}
 
     def explore(

@@ -173,7 +173,7 @@ class Learner(TaskLearner[PETSConfig]):
             state, judged = self.improve(state, list(episodes), keys)
         steps = self.particles(planned.pop("sequence_steps", 0.0))
         with stage("evaluate"):
-            evaluated, more = self.evaluate(state, collected, keys)
+            evaluated, more = self.evaluate(state, collected, keys, stage)
         state = eqx.tree_at(
             lambda s: (s.iteration, s.imagined_steps),
             state,
@@ -238,13 +238,18 @@ class Learner(TaskLearner[PETSConfig]):
         return improved, {"value_loss": float(loss)}
 
     def evaluate(
-        self, state: State, collected: Sequence[Episode], keys: Keys
+        self,
+        state: State,
+        collected: Sequence[Episode],
+        keys: Keys,
+        stage: StageTimer,
     ) -> tuple[Metrics, float]:
         """Returns of real episodes, and how many steps were imagined for them.
 
         A planner has no noise to leave out: both returns are the same.
         """
-        number, steps, episodes = self.config.evaluation_episodes, 0.0, collected
+        steps, episodes = 0.0, collected
+        number = stage.evaluation_episodes(self.config.evaluation_episodes)
         if number:
             controller = self.policy(state)
             seeds = keys.episodes("evaluate", number)

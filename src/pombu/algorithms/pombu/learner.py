@@ -127,7 +127,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
             episodes.append(collected)
         state, learned = self.update(state, episodes, collected, stage)
         with stage("evaluate"):
-            evaluated, real = self.evaluation(state, keys)
+            evaluated, real = self.evaluation(state, keys, stage)
             state, calibrated = self.calibrate(state, real)
         return state, {**evaluated, **calibrated, **learned, **sought}
 

@@ -127,9 +127,8 @@ class Learner:
             ),
         )
         with stage("evaluate"):
-            evaluated, _ = evaluate(
-                self.task, self.policy(state), config.evaluation_episodes, keys
-            )
+            number = stage.evaluation_episodes(config.evaluation_episodes)
+            evaluated, _ = evaluate(self.task, self.policy(state), number, keys)
         metrics = logged(model.logger, _LOGGED)
         return state, {
             **evaluated,

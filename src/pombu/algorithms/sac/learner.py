@@ -102,11 +102,10 @@ class Learner:
             (state.iteration + 1, np.asarray(steps), learned(model).read()),
         )
         with stage("evaluate"):
-            evaluated, real = evaluate(
-                self.task, self.policy(state), config.evaluation_episodes, keys
-            )
+            number = stage.evaluation_episodes(config.evaluation_episodes)
+            evaluated, real = evaluate(self.task, self.policy(state), number, keys)
         with seeded(keys.numpy("entropy")):
-            entropy = self._entropy(real)
+            entropy = self._entropy(real or collected)
         return state, {
             **evaluated,
             **logged(model.logger, _LOGGED),

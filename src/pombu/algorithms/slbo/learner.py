@@ -111,7 +111,7 @@ class Learner(ModelLearner[SLBOConfig, State]):
             episodes.append(collected)
         state, learned = self.update(state, episodes, collected, stage)
         with stage("evaluate"):
-            evaluated = self.evaluate(state, keys)
+            evaluated = self.evaluate(state, keys, stage)
         return state, {**evaluated, **learned}
 
     def round(self, state: State, keys: Keys, index: int) -> tuple[Act, list[int]]:

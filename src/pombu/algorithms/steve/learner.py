@@ -108,9 +108,8 @@ class Learner(TaskLearner[STEVEConfig]):
         with stage("improve"):
             state, improved = self.improve(state, list(episodes), new, keys)
         with stage("evaluate"):
-            evaluated, _ = evaluate(
-                task, self.policy(state), config.evaluation_episodes, keys
-            )
+            number = stage.evaluation_episodes(config.evaluation_episodes)
+            evaluated, _ = evaluate(task, self.policy(state), number, keys)
         return state, {
             **evaluated,
             **improved,

@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from pombu.analysis.curves import Curve, groups_alike, labels_of
-from pombu.analysis.plots import BLACK, CYCLE, GREY
+from pombu.analysis.plots import BLACK, CYCLE, GREY, random_return
 from pombu.analysis.report.measure import Calibrated
 from pombu.analysis.statistics import DRAWS, LEVEL, align
 from pombu.dynamics.error import HORIZONS
@@ -164,7 +164,19 @@ def learning_curves(experiments: Sequence[Experiment]) -> Chart:
             name = f"{one.label}, mean of {len(curves)} seeds"
             trace = _line(band.steps, band.middle, name, one.colour, numbers, _THICK)
             traces.append({**trace, "showlegend": True})
+    traces += _chance(entries_of(experiments))
     return Chart("Return of the stochastic policy", traces, _by_steps("return"), True)
+
+
+def _chance(entries: Sequence[Entry]) -> list[Trace]:
+    """A random policy's return as a line across the chart, where it is known."""
+    level = random_return([entry.curve for entry in entries])
+    if level is None:
+        return []
+    most = max(float(entry.curve.rows[-1]["real_steps"]) for entry in entries)
+    line = _line([0, most], [level] * 2, "random policy", GREY, [], _THIN)
+    line["line"]["dash"] = "dashdot"
+    return [{**line, "mode": "lines", "showlegend": True}]
 
 
 def overfitting(experiments: Sequence[Experiment]) -> Chart:
@@ -173,7 +185,9 @@ def overfitting(experiments: Sequence[Experiment]) -> Chart:
     real = _lines(entries, "return_real")
     whole = [entry for entry in entries if _imagines_episodes(entry)]
     model = _lines(whole, "return_model", dash="dash", suffix=", in the model")
-    keys = [_key("in the real environment", "solid"), _key("in the model", "dash")]
+    # No legend entry without a line: fast presets imagine no whole episodes.
+    keys = [_key("in the real environment", "solid")] if real else []
+    keys += [_key("in the model", "dash")] if model else []
     title = "Return in the model and in the real environment"
     return Chart(title, [*real, *model, *keys], _by_steps("return"), True)
 

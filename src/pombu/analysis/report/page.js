@@ -3,6 +3,7 @@
   const charts = JSON.parse(document.getElementById("charts").textContent);
   const switches = [...document.querySelectorAll("nav input")];
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  // Above the plot there is room for the toolbar, which would else lie on curves.
   const config = { responsive: true, displaylogo: false };
 
   const shown = () =>
@@ -29,7 +30,7 @@
 
   function layout(chart) {
     return {
-      margin: { l: 56, r: 12, t: 12, b: 44 },
+      margin: { l: 56, r: 12, t: 36, b: 44 },
       hoverlabel: { namelength: -1 },
       legend: { orientation: "h", yanchor: "bottom", y: 1, x: 0 },
       showlegend: chart.traces.some((trace) => trace.showlegend),

@@ -17,7 +17,7 @@ from string import Template
 from typing import Any
 
 from pombu._version import __version__
-from pombu.analysis.curves import MISSING, differences, read_curves
+from pombu.analysis.curves import MISSING, RETURNS, differences, read_curves
 from pombu.analysis.report import charts
 from pombu.analysis.report.charts import (
     Chart,
@@ -25,7 +25,6 @@ from pombu.analysis.report.charts import (
     Experiment,
     arrange,
     entries_of,
-    finite,
 )
 from pombu.analysis.report.measure import RunMeasures, Say, measure
 from pombu.analysis.statistics import LEVEL
@@ -44,6 +43,8 @@ class ReportPage:
     page: str
     final_returns: dict[str, float]
     missing: list[str]
+    returns: dict[str, dict[str, float]]
+    """Of each run, by the names of `RETURNS`."""
 
 
 def build(
@@ -79,7 +80,8 @@ def build(
     page = render(experiments, sections(experiments, measured))
     finals = {str(curve.run.path): curve.final() for curve in curves}
     missing = [reason for one in measured.values() for reason in one.missing]
-    return ReportPage(page, finals, missing)
+    returns = {str(curve.run.path): curve.returns for curve in curves}
+    return ReportPage(page, finals, missing, returns)
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def _without_empty_charts(section: PageSection) -> PageSection:
 def _overview(experiments: Sequence[Experiment], measured: Found) -> PageSection:
     labels = {e.number: one.label for one in experiments for e in one.entries}
     head = ["Run", "Experiment", "Task", "Seed", "Real steps", "Iterations"]
-    head += ["Final return", "Best return", "Hours"]
+    head += [*(f"{kind.capitalize()} return" for kind in RETURNS), "Hours"]
     rows = [
         (
             entry.number,
@@ -145,8 +147,7 @@ def _overview(experiments: Sequence[Experiment], measured: Found) -> PageSection
                 f"{entry.curve.rows[-1]['real_steps']:,.0f}"
                 + ("" if entry.curve.finished else " (not finished)"),
                 str(len(entry.curve.rows)),
-                _number(entry.curve.final()),
-                _number(_best(entry)),
+                *map(_number, entry.curve.returns.values()),
                 f"{entry.curve.hours:.2f}",
             ],
         )
@@ -157,13 +158,8 @@ def _overview(experiments: Sequence[Experiment], measured: Found) -> PageSection
         for number, one in measured.items()
         for reason in one.missing
     )
-    text = "The final return is the mean of the last three evaluations."
+    text = f"Returns. {'; '.join(f'{k}: {v}' for k, v in RETURNS.items())}."
     return PageSection("Runs", text, html=_table(head, rows) + notes)
-
-
-def _best(entry: Entry) -> float:
-    returns = finite(entry.curve, "return_real")[1]
-    return float(returns.max()) if len(returns) else math.nan
 
 
 def _learning(experiments: Sequence[Experiment]) -> PageSection:
