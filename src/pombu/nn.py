@@ -132,7 +132,7 @@ def kl(
     )
 
 
-_LEAST_STD = 1e-5
+LEAST_STD = 1e-5
 _LARGEST_ACTION = 1.0 - 1e-6
 
 
@@ -150,7 +150,7 @@ class SquashedPolicy(eqx.Module):
     ) -> tuple[Float[Array, "*b a"], Float[Array, "*b a"]]:
         """Mean and standard deviation before tanh."""
         mean, free = jnp.split(self.network(observation), 2, -1)
-        return mean, jax.nn.softplus(free) + _LEAST_STD
+        return mean, jax.nn.softplus(free) + LEAST_STD
 
     def mode(self, observation: Float[Array, "*b o"]) -> Float[Array, "*b a"]:
         """The action without noise: tanh of the mean."""

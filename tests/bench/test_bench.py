@@ -8,7 +8,7 @@ import jax
 import pytest
 from sizes import small
 
-from pombu.bench import algorithms, suite, workload
+from pombu.bench import algorithms, pathwise, suite, workload
 from pombu.cli import main
 
 TINY = suite.Effort(2, 0.0, fit_steps=5, collections=1, whole_iterations=False)
@@ -36,6 +36,12 @@ PROMISED = (
     "steve.share_of_limit",
     "mbmpo.per_s",
     "mbmpo.share_of_limit",
+    "dhmbpo.update.per_s",
+    "dhmbpo.update.share_of_limit",
+    "dhmbpo.distribution.per_s",
+    "dhmbpo.fit.per_s",
+    "dhmbpo.uncertainty_overhead",
+    "dhmbpo.vs_pytorch",
     "iteration.growth_200k_over_20k",
     "compile.seconds",
     "memory.peak_mb",
@@ -54,6 +60,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("measure_trust_region", "measure_planners"):
         smoke = partial(getattr(algorithms, name), sizes="smoke")
         monkeypatch.setattr(algorithms, name, smoke)
+    smoke = partial(pathwise.measure_pathwise, sizes="smoke")
+    monkeypatch.setattr(pathwise, "measure_pathwise", smoke)
+    monkeypatch.setattr(pathwise, "STORED", 400)
     monkeypatch.setattr(algorithms, "STORED", 400)
     monkeypatch.setattr(algorithms, "TRAJECTORIES", 2)
     monkeypatch.setattr(algorithms, "POLICY_UPDATES", 2)
@@ -99,6 +108,7 @@ def test_every_figure_comes_of_the_times(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(suite, "take_turns", fast)
     monkeypatch.setattr(algorithms, "take_turns", fast)
+    monkeypatch.setattr(pathwise, "take_turns", fast)
     for name in ("trpo_step", "metrpo_update", "slbo_round", "actions", "meta_step"):
         monkeypatch.setattr(algorithms, name, lambda learner: None)
     figures = suite.run(TINY, lambda what: None)
@@ -107,6 +117,8 @@ def test_every_figure_comes_of_the_times(monkeypatch: pytest.MonkeyPatch) -> Non
     assert figures["baselines"]["trpo"] == {"seconds": 0.5, "steps_per_s": 800.0}
     assert figures["baselines"]["metrpo"]["steps_per_s"] == 200.0
     assert figures["steve"]["per_s"] == 1.0
+    # Two updates in a block, in a quarter of a second.
+    assert figures["dhmbpo"]["update"]["per_s"] == 8.0
     assert figures["fit"]["vs_pytorch"] == figures["pombu_over_meppo"] == 1.0
 
 
@@ -160,6 +172,13 @@ FIGURES = {
     "pets": LOOP,
     "steve": LOOP,
     "mbmpo": LOOP,
+    "dhmbpo": {
+        "update": LOOP,
+        "distribution": LOOP,
+        "fit": LOOP,
+        "uncertainty_overhead": 0.37,
+        "vs_pytorch": 4.5,
+    },
     "iteration": {
         "measured": "fit and update",
         "seconds": {"20000": 2.0, "200000": 2.2},
@@ -203,6 +222,7 @@ def test_the_table_shows_every_figure(
 ) -> None:
     assert main(["bench"]) == 0
     table = capsys.readouterr().out
-    for shown in ("imagination", "0.75", "3.25x", "not installed", "10.0%", "900 MB"):
+    numbers = ("0.75", "3.25x", "10.0%", "900 MB", "4.50x", "37%")
+    for shown in ("imagination", "not installed", *numbers):
         assert shown in table
     assert measured == [suite.FULL]

@@ -25,13 +25,13 @@ from pombu.parallel import usable_cores
 def pieces(work: Workload) -> dict[str, Work]:
     """Imagination, fit and update, each with the number of threads that suits it."""
     return {
-        "imagination": _with_best_threads(_imagination(work)),
-        "fit": _with_best_threads(_fit(work)),
-        "update": _with_best_threads(_update(work)),
+        "imagination": with_best_threads(_imagination(work)),
+        "fit": with_best_threads(_fit(work)),
+        "update": with_best_threads(_update(work)),
     }
 
 
-def _with_best_threads(piece: Work) -> Work:
+def with_best_threads(piece: Work) -> Work:
     """Small products are faster on one thread, large ones on all: try both."""
     torch.set_num_threads(1)
     piece()

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from pombu.algorithms.pombu.learner import Learner
 from pombu.algorithms.presets import preset
-from pombu.bench import algorithms
+from pombu.bench import algorithms, pathwise
 from pombu.bench.workload import (
     SEED,
     TASK,
@@ -352,6 +352,9 @@ def run(effort: Effort, say: Callable[[str], None]) -> Figures:
         **uncertain,
         "baselines": algorithms.measure_trust_region(effort.repeats, effort.budget),
         **algorithms.measure_planners(
+            effort.repeats, effort.budget, limits["f32_gflops"]
+        ),
+        "dhmbpo": pathwise.measure_pathwise(
             effort.repeats, effort.budget, limits["f32_gflops"]
         ),
         "iteration": {

@@ -268,6 +268,22 @@ def show_figures(figures: dict[str, Any]) -> None:
         part = figures[name]
         share = f"{part['share_of_limit']:.2f}"
         table.add_row(name, f"{part['per_s']:,.3g} {unit}/s", share)
+    pathwise = figures["dhmbpo"]
+    faster = pathwise["vs_pytorch"]
+    for name, unit in (("update", "updates"), ("distribution", "rollouts")):
+        table.add_row(
+            f"dhmbpo, {name}",
+            f"{pathwise[name]['per_s']:,.3g} {unit}/s",
+            f"{pathwise[name]['share_of_limit']:.2f}",
+            f"{faster:.2f}x" if name == "update" and faster is not None else "",
+        )
+    table.add_row(
+        "dhmbpo, fit",
+        f"{pathwise['fit']['per_s']:,.0f} transitions/s",
+        f"{pathwise['fit']['share_of_limit']:.2f}",
+    )
+    overhead = pathwise["uncertainty_overhead"]
+    table.add_row("sqrt(U) adds to its update", f"{overhead:.0%}")
     iteration = figures["iteration"]
     for size, spent in iteration["seconds"].items():
         table.add_row(

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from pombu.dynamics.config import Activation, Normalisation, Precision
 
 _DIRECTION_STD = 0.05
-_NORM_EPS = 1e-5
+NORM_EPS = 1e-5
 
 
 class Form(eqx.Module):
@@ -210,7 +210,7 @@ def _layer_norm(x: Float[Array, "*k n i"]) -> Float[Array, "*k n i"]:
     """Every row with mean 0 and variance 1, without a learned scale or shift."""
     centred = x - jnp.mean(x, -1, keepdims=True)
     variance = jnp.mean(centred**2, -1, keepdims=True)
-    return centred * jax.lax.rsqrt(variance + _NORM_EPS)
+    return centred * jax.lax.rsqrt(variance + NORM_EPS)
 
 
 class Samples(NamedTuple):
