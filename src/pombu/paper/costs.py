@@ -232,15 +232,18 @@ def planned_imagined_steps(job: Job) -> int | None:
         "meppo": lambda: config.updates,
         "metrpo": lambda: config.updates,
         "slbo": lambda: config.rounds * config.policy_updates,
+        # Before and after every inner step, and once more for the policies that act.
+        "mbmpo": lambda: (2 * config.updates + 1) * config.tasks,
     }.get(job.algorithm)
     if updates is None:
         return None
+    imagined = config.imagination.horizon(horizon)
     iterations = math.ceil((job.total_steps or 0) / (config.trajectories * horizon))
-    steps = iterations * updates() * config.imagination.trajectories * horizon
+    steps = iterations * updates() * config.imagination.trajectories * imagined
     if job.algorithm == "pombu":
         # The first iteration has no model yet, and explores without one.
         explorers = config.exploration.policies * config.exploration.trajectories
-        steps += max(iterations - 1, 0) * explorers * horizon
+        steps += max(iterations - 1, 0) * explorers * imagined
     return int(steps)
 
 

@@ -7,25 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from pombu.algorithms.registry import defaults
 from pombu.analysis.curves import Curve, find_curves
 from pombu.analysis.statistics import Aligned, align
-from pombu.envs import CATALOGUE, EnvConfig
 from pombu.errors import StoppedError
 from pombu.paper import Profile
 from pombu.paper.experiments import Arm, Item, Panel
 from pombu.studies.backends import BackendOptions
+from pombu.studies.held import answers, departed
 from pombu.studies.study import Job, Watcher, longest, plan, run_study
 from pombu.training import config_file
 from pombu.training.config_file import flat
-from pombu.training.run import RunSpec
-
-DISTINGUISHING = (
-    *("alpha", "minimum_kl", "beta", "exploration.policies"),
-    *("model.kind", "model.reward", "returns.uncertainty_units"),
-    *("draw", "stop_rule.use", "kappa", "weighting"),
-)
-"""Options by which a run of the same algorithm and preset is another experiment."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +155,8 @@ def gather_results(
         ]
         missing = [job for job in jobs if not _is_as_asked(choose(job, known), job)]
         if missing:
+            # The first seeds of all come before the second of any.
+            missing.sort(key=lambda job: job.seed)
             planned = plan(longest(missing), request.runs)
             backend = request.backend.open()
             outcome = run_study(planned, request.runs, backend, watcher)
@@ -195,48 +188,6 @@ def choose(job: Job, known: Sequence[Curve]) -> Curve | None:
         return _is_whole(curve, job), -departures, curve.rows[-1]["real_steps"]
 
     return max(fitting, key=merit, default=None)
-
-
-def departed(spec: RunSpec, config: dict[str, object]) -> list[str]:
-    """Settings in which a run differs from what a new one would have."""
-    have = {**defaults(spec.algorithm), **flat(spec.config)}
-    return [
-        f"{key} = {have[key]}"
-        for key in config
-        if not key.startswith("env.") and have[key] != config[key]
-    ]
-
-
-def answers(spec: RunSpec, job: Job, config: dict[str, object]) -> bool:
-    """Whether a run is what a job asks for.
-
-    Algorithm, preset, seed and environment must be the same, and so must every option
-    that is overridden or tells experiments apart; other values of a preset may have
-    changed between versions. What a run does not say, because its version did not know
-    of it, is the algorithm's default.
-    """
-    asked = (job.algorithm, job.preset, job.seed)
-    if (spec.algorithm, spec.preset, spec.seed) != asked:
-        return False
-    have = {**defaults(spec.algorithm), **flat(spec.config)}
-    keys = [key for key, _ in job.overrides] + [
-        k for k in DISTINGUISHING if k in config
-    ]
-    if any(have[key] != config[key] for key in keys):
-        return False
-    return _environment(have) == _environment(config)
-
-
-def _environment(config: dict[str, object]) -> tuple[object, ...]:
-    """What an environment is, with defaults written out."""
-    name = config["env.id"]
-    own = next((entry.horizon for entry in CATALOGUE if entry.id == name), None)
-    # What a run does not say, because its version did not know of it, is the default.
-    given = {**EnvConfig().options, "horizon": own, "alive_bonus": 0.0}
-    for option, usual in given.items():
-        said = config.get(f"env.{option}")
-        given[option] = usual if said is None else said
-    return name, *given.values()
 
 
 def _is_whole(curve: Curve | None, job: Job) -> bool:

@@ -31,10 +31,10 @@ from pombu.paper.panel_runs import (
     Group,
     Request,
     Results,
-    departed,
     gather_results,
     panels_of,
 )
+from pombu.studies.held import departed
 from pombu.studies.study import Watcher
 from pombu.training import config_file
 from pombu.training.config_file import flat
@@ -318,6 +318,7 @@ _MODULES = {
     "figure-5": "learning_curves",
     "figure-scatter": "point_figures",
     "overview": "pages",
+    "paper-beside-fast": "learning_curves",
     "table-1": "tables",
     "table-2": "tables",
     "uncertainty-inside": "misled_point2d",
