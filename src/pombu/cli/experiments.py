@@ -24,10 +24,12 @@ class Study:
     """Train every run of a study file: algorithms x tasks x seeds x overrides.
 
     Runs that exist are skipped, interrupted ones resume, failed ones are named and do
-    not stop the rest; the same command again goes on where it was stopped.
+    not stop the rest; the same command again goes on where it was stopped. Runs that a
+    folder of the file's `skip` holds already are named, and not done again.
 
     Examples:
       pombu study study.toml
+      pombu study studies/e-long.toml --part pombu-halfcheetah
       pombu study study.toml --workers 2 --cores-per-run 4
       pombu study study.toml --backend ray --address 10.0.0.1:6379
       pombu study status study.toml
@@ -37,6 +39,8 @@ class Study:
     """The study file (see the guide on studies)."""
     out: Path | None = None
     """Folder for the runs; None takes the file's `out`, or runs/ and its name."""
+    part: str | None = None
+    """One of the file's `parts`; None is the whole study."""
     backend: Annotated[BackendOptions, tyro.conf.OmitArgPrefixes] = dataclasses.field(
         default_factory=BackendOptions
     )
@@ -48,20 +52,31 @@ class Study:
 
     def run(self) -> int:
         """Run the study to its end."""
+        from pombu.analysis.curves import find_curves
+        from pombu.studies.held import find_held
         from pombu.studies.progress import watcher
         from pombu.studies.study import plan, run_study
         from pombu.studies.study_file import read_study
 
-        study = read_study(self.file, self.trust)
+        study = read_study(self.file, self.trust).part(self.part)
         folder = self.out or study_folder(self.file, study.out)
         planned = plan(study.jobs(), folder)
+        held = find_held(
+            planned, find_curves(filter(Path.is_dir, map(Path, study.skip)))
+        )
+        planned = [one for one in planned if one.path not in held]
         view = watcher(Console(stderr=self.json))
         try:
+            for path, (where, steps) in held.items():
+                view.say(f"{path.name} is skipped: {where} has {steps:,} steps of it")
             outcome = run_study(planned, folder, self.backend.open(), view, self.trust)
         finally:
             view.close()
         if self.json:
-            print(json.dumps(as_json(folder, outcome.runs)))
+            skipped = {path.name: str(where) for path, (where, _) in held.items()}
+            print(json.dumps({**as_json(folder, outcome.runs), "skipped": skipped}))
+        elif held and not planned:
+            print("Done: every run is held elsewhere already.")
         else:
             print(last_words(folder, outcome.runs))
         if outcome.signal is not None:

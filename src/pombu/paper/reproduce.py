@@ -302,7 +302,7 @@ def _cell(value: float | None) -> str:
     return "" if value is None else f"{value:.8g}"
 
 
-PAGES = ("costs", "overview", "uncertainty-page")
+PAGES = ("costs", "overview", "studies", "targets", "uncertainty-page")
 """Not the paper's experiments, but pages about those that were done."""
 
 _MODULES = {
@@ -319,8 +319,10 @@ _MODULES = {
     "figure-scatter": "point_figures",
     "overview": "pages",
     "paper-beside-fast": "learning_curves",
+    "studies": "parts",
     "table-1": "tables",
     "table-2": "tables",
+    "targets": "targets",
     "uncertainty-inside": "misled_point2d",
     "uncertainty-inside-cheetah": "learning_curves",
     "uncertainty-page": "pages",
