@@ -166,12 +166,16 @@ def gather_results(
                     outcome.signal,
                 )
             known = [*find_curves(request.sources), *find_curves([request.runs])]
-    groups = tuple(
+    return Results(request.profile, find_groups(panels, known))
+
+
+def find_groups(panels: Sequence[Panel], known: Sequence[Curve]) -> tuple[Group, ...]:
+    """The seeds of every arm, as far as runs are known."""
+    return tuple(
         Group(panel, arm, _curves(panel, arm, known))
         for panel in panels
         for arm in panel.arms
     )
-    return Results(request.profile, groups)
 
 
 def choose(job: Job, known: Sequence[Curve]) -> Curve | None:
