@@ -15,7 +15,9 @@ from rich.console import Console
 from pombu.analysis.curves import find_curves
 from pombu.analysis.statistics import interval
 from pombu.cli import main
+from pombu.cli.experiments import Reproduce
 from pombu.envs import EnvConfig
+from pombu.errors import UsageError
 from pombu.paper.costs import planned_imagined_steps
 from pombu.paper.experiments import PUBLISHED_1, at
 from pombu.paper.panel_runs import Request, gather_results
@@ -409,3 +411,53 @@ def test_a_run_with_other_values_is_not_taken_for_a_seed(
     results = gather_results([only], request, PlainRuns(Console()))
     assert asked == [jobs[0].name]
     assert departures(results) == {jobs[0].name: ["returns.gamma = 0.3"]}
+
+
+def test_named_runs_are_drawn_and_nothing_is_trained(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of `all`, too; what is computed comes from where it was computed."""
+
+    def no_study(*_: Any) -> Any:
+        raise AssertionError("a study was started")
+
+    monkeypatch.setattr("pombu.paper.panel_runs.run_study", no_study)
+    kept, out = tmp_path / "kept", tmp_path / "out"
+    few = [panels_of("figure-2")[0], panels_of("figure-4")[0]]
+    write_runs([replace(panel, seeds=(0,)) for panel in few], kept / "a" / "runs")
+    trials = [replace(panel, seeds=(1,)) for panel in few]
+    write_runs(trials, kept / "exploration")
+    chain = ["reproduce", "appendix-c", "--profile", "smoke"]
+    assert main([*chain, "--out", str(kept / "chain")]) == 0
+    command = ["reproduce", "all", "--from", str(kept), "--out", str(out)]
+    command += ["--runs", str(tmp_path / "no")]
+    assert main(command) == 0
+    found = {path.name for path in out.iterdir()}
+    assert {"README.md", "appendix-c", "figure-2", "figure-4", "targets"} <= found
+    assert not {"figure-1", "table-2", "uncertainty-inside"} & found
+    for name in ("appendix-c.png", "appendix-c.csv", "summary.json"):
+        again = (out / "appendix-c" / name).read_bytes()
+        assert again == (kept / "chain" / name).read_bytes()
+    line = json.loads((out / "appendix-c" / "line.json").read_text())
+    assert line["profile"] == "smoke"
+    summary = json.loads((out / "figure-4" / "summary.json").read_text())
+    assert summary["HalfCheetah, H = 200"]["arms"]["β = 1"]["seeds"] == [0]
+
+
+def test_training_beside_named_runs_is_asked_for() -> None:
+    named = (Path("results"),)
+    assert Reproduce("figure-2").trains
+    assert not Reproduce("figure-2", sources=named).trains
+    assert Reproduce("figure-2", sources=named, train=True).trains
+    assert not Reproduce("figure-2", no_train=True).trains
+    with pytest.raises(UsageError, match="--train and --no-train are both given"):
+        Reproduce("figure-2", train=True, no_train=True).run()
+
+
+def test_the_misled_planner_is_drawn_again_from_its_tables(tmp_path: Path) -> None:
+    kept = Path(__file__).parents[2] / "results" / "uncertainty-inside"
+    found = find("uncertainty-inside")
+    assert found.redraw is not None
+    found.redraw("fast", kept, tmp_path)
+    for name in ("point-pets.csv", "point-steve.csv", "summary.json"):
+        assert (tmp_path / name).read_text() == (kept / name).read_text()

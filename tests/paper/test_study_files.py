@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from fabricated import panels_of
 
-from pombu.analysis.curves import find_curves
 from pombu.cli import main
 from pombu.paper.costs import MeasuredRun
 from pombu.paper.parts import Part, estimate, read_parts
@@ -45,7 +44,7 @@ def test_parts_are_the_whole_study(file: Path) -> None:
 
 
 def test_no_part_takes_longer_than_two_and_a_half_hours() -> None:
-    parts = read_parts(ROOT / "studies", find_curves([ROOT / "results"]))
+    parts = read_parts(ROOT / "studies", [ROOT / "results"])
     assert len({part.title for part in parts}) == len(parts)
     for part in parts:
         assert None not in part.hours, part.title

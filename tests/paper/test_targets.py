@@ -11,6 +11,7 @@ from pombu.analysis.curves import find_curves
 from pombu.cli import main
 from pombu.envs import EnvConfig
 from pombu.paper.targets import arrival, eligible, races
+from pombu.studies.held import find_settled
 from pombu.studies.study import Job
 
 JOB = Job("pombu", EnvConfig("HalfCheetah"), 0, total_steps=40_000)
@@ -47,7 +48,7 @@ def test_which_runs_race(tmp_path: Path) -> None:
     }
     for name, job in others.items():
         write_rows(job, tmp_path / name, [900.0])
-    (found,) = eligible(find_curves([tmp_path]))
+    (found,) = eligible(find_settled([tmp_path]))
     # The same run, kept twice, counts once, as far as it went.
     assert found.run.path.name == "again"
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from pombu.analysis.curves import Curve, find_curves
+from pombu.analysis.curves import Curve
 from pombu.analysis.plots import markdown_table
 from pombu.analysis.statistics import (
     Interval,
@@ -25,7 +25,7 @@ from pombu.paper.experiments import Panel
 from pombu.paper.panel_runs import Group, find_groups
 from pombu.paper.reproduce import find, in_words
 from pombu.paper.tables import uncertainty_minutes
-from pombu.studies.held import departed
+from pombu.studies.held import departed, find_settled
 from pombu.training.config_file import flat, to_json
 
 Verdict = Literal["reproduces", "does not reproduce", "undecided", "not run"]
@@ -75,7 +75,7 @@ class Claim:
 
 def write_claims(profile: Profile, out: Path) -> str:
     """The part of the overview about claims, from the runs inside a results folder."""
-    rows = claim_rows(profile, find_curves([out]))
+    rows = claim_rows(profile, find_settled([out]))
     verdicts = [
         (claim.says, _count(row for row in rows if row.claim == claim.says))
         for claim in CLAIMS

@@ -16,7 +16,7 @@ import numpy as np
 from pombu.algorithms.presets import horizon_of
 from pombu.algorithms.registry import ALGORITHMS
 from pombu.analysis import plots
-from pombu.analysis.curves import Curve, find_curves
+from pombu.analysis.curves import Curve
 from pombu.analysis.plots import markdown_table, style, thousands
 from pombu.envs import CATALOGUE
 from pombu.paper import Profile
@@ -24,6 +24,7 @@ from pombu.paper.drawing import draw_table
 from pombu.paper.experiments import Reproduction
 from pombu.paper.panel_runs import Request
 from pombu.paper.reproduce import PAGES, find, names, write_provenance
+from pombu.studies.held import find_settled
 from pombu.studies.study import Job, longest
 from pombu.training.run import VERSIONS
 
@@ -88,7 +89,7 @@ class Cost:
 
 def reproduce_from(request: Request) -> dict[str, Any]:
     """Count, estimate, and write the tables and their page."""
-    every = [measure(curve) for curve in find_curves(request.sources)]
+    every = [measure(curve) for curve in find_settled(request.sources)]
     # The same run is kept in the folder of every item that shows it.
     measured = [*{replace(one, run=""): one for one in every}.values()]
     costs = count(_jobs(request.profile), measured)

@@ -45,7 +45,9 @@ def draw_returns(
     shared = not _looks_clash(results.groups)
     if not shared:
         for panel, axis in zip(panels, axes.flat, strict=False):
-            axis.legend(handles=_lines(results.of(panel)), loc="best", fontsize=8)
+            axis.legend(
+                handles=_lines(results.of(panel)), loc="lower center", fontsize=8
+            )
     add_legend(figure, results.groups if shared else (), published, results.groups)
     return figure
 
@@ -182,14 +184,14 @@ def add_legend(
     handles = _lines(groups)
     drawn = [group for group in (all_groups or groups) if group.curves]
     if published and drawn:
-        handles.append(_mark("o", "our final mean, with its 95 % interval", BLACK))
+        handles.append(_mark("o", "ours, 95 % interval", BLACK))
     if published and any(group.panel.published for group in drawn):
-        handles.append(_mark("D", "the paper's final number ± std", "white"))
+        handles.append(_mark("D", "the paper's, ± std", "white"))
     if not handles:
         return
-    # An inch holds some eleven letters beside the line; more would be cut off.
+    # An inch holds some fourteen letters; more columns would be cut off.
     widest = max(len(str(handle.get_label())) for handle in handles)
-    columns = int(figure.get_figwidth() / (0.5 + widest / 14))
+    columns = int(figure.get_figwidth() / (0.55 + widest / 16))
     figure.legend(
         handles=handles,
         loc="outside lower center",

@@ -154,6 +154,9 @@ class Reproduction:
     """The numbers of `reproduce` in one line of the overview; pages have none."""
     reproduce_from: Callable[["Request"], dict[str, Any]] | None = None
     """Does the whole work from runs that exist."""
+    redraw: Callable[[Profile, Path, Path], dict[str, Any]] | None = None
+    """What `reproduce` does, out of the first folder, in which it was done before, into
+    the second one, without the long computation."""
 
 
 def at(

@@ -317,7 +317,8 @@ def _draw_training(results: Results, panel: Panel) -> Figure:
         axis.set_ylim(low, high)
     note = f"{STAND_IN_NOTE}, " if panel.preset == "smoke" else ""
     seeds = count_seeds(results.of(panel))
-    figure.suptitle(f"HalfCheetah, H = 200, {panel.title} ({note}{seeds})", fontsize=10)
+    task = "" if panel.title.startswith(panel.task) else f"{panel.task}, "
+    figure.suptitle(f"{task}{panel.title} ({note}{seeds})", fontsize=10)
     add_legend(figure, results.of(panel), published=False)
     return figure
 
@@ -344,7 +345,10 @@ FIGURE_5 = Reproduction(
     "figure-5",
     "Figure 5: noise 0.1 and H = 1000 against ME-TRPO (fast: hours)",
     "fast",
-    Item(robustness_panels, lambda results: {"": draw_returns(results, seeds=True)}),
+    Item(
+        robustness_panels,
+        lambda results: {"": draw_returns(results, columns=3, seeds=True)},
+    ),
 )
 APPENDIX_TRAINING = Reproduction(
     "appendix-training",

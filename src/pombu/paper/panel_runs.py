@@ -13,7 +13,7 @@ from pombu.errors import StoppedError
 from pombu.paper import Profile
 from pombu.paper.experiments import Arm, Item, Panel
 from pombu.studies.backends import BackendOptions
-from pombu.studies.held import answers, departed
+from pombu.studies.held import answers, departed, find_settled
 from pombu.studies.study import Job, Watcher, longest, plan, run_study
 from pombu.training import config_file
 from pombu.training.config_file import flat
@@ -146,7 +146,7 @@ def gather_results(
         UsageError: A source is no run folder.
         StoppedError: Someone asked to stop while runs were trained.
     """
-    known = [*find_curves(request.sources)]
+    known = find_settled(request.sources)
     if request.runs.is_dir():
         known += find_curves([request.runs])
     if request.train:
@@ -165,7 +165,7 @@ def gather_results(
                     "Stopped, and the runs are saved: the same command goes on.",
                     outcome.signal,
                 )
-            known = [*find_curves(request.sources), *find_curves([request.runs])]
+            known = [*find_settled(request.sources), *find_curves([request.runs])]
     return Results(request.profile, find_groups(panels, known))
 
 

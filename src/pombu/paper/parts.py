@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pombu.algorithms.presets import horizon_of
-from pombu.analysis.curves import Curve, find_curves
+from pombu.analysis.curves import find_curves
 from pombu.analysis.plots import markdown_table
 from pombu.errors import UsageError
 from pombu.paper.costs import (
@@ -21,7 +21,7 @@ from pombu.paper.costs import (
 )
 from pombu.paper.experiments import Reproduction
 from pombu.paper.panel_runs import Request
-from pombu.studies.held import find_held
+from pombu.studies.held import find_held, find_settled
 from pombu.studies.study import Job, plan
 from pombu.studies.study_file import read_study
 
@@ -68,8 +68,10 @@ class Part:
         return max(free)
 
 
-def read_parts(folder: Path, known: Sequence[Curve]) -> list[Part]:
+def read_parts(folder: Path, sources: Sequence[Path]) -> list[Part]:
     """Every part of every study file in a folder, in the order of their names.
+
+    What a run takes is seen from every run of the sources, exploration or not.
 
     Raises:
         UsageError: There is no study file.
@@ -77,14 +79,15 @@ def read_parts(folder: Path, known: Sequence[Curve]) -> list[Part]:
     files = sorted(folder.glob("*.toml"))
     if not files:
         raise UsageError(f"{folder} has no study file: name its folder with --out.")
-    measured = [measure(curve) for curve in known]
+    measured = [measure(curve) for curve in find_curves(sources)]
+    settled = find_settled(sources)
     found = []
     for file in files:
         study = read_study(file)
         done: dict[Path, int] = {}
         for name in study.parts or (None,):
             planned = plan(study.part(name).jobs(), folder / "none")
-            held = find_held(planned, known)
+            held = find_held(planned, settled)
             hours = []
             for one in planned:
                 if one.path not in held:
@@ -119,7 +122,7 @@ def estimate(
 def write_parts(request: Request) -> dict[str, Any]:
     """Write README.md beside the study files."""
     folder = request.out.resolve()
-    parts = read_parts(folder, find_curves(request.sources))
+    parts = read_parts(folder, request.sources)
     (folder / "README.md").write_text(_page(parts))
     return {part.title: round(part.makespan, 2) for part in parts}
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from pombu.algorithms.presets import horizon_of, preset
 from pombu.analysis import plots
-from pombu.analysis.curves import Curve, by_label, find_curves
+from pombu.analysis.curves import Curve, by_label
 from pombu.analysis.plots import markdown_table, style, thousands
 from pombu.envs import EnvConfig
 from pombu.errors import UsageError
@@ -24,15 +24,13 @@ from pombu.paper.drawing import draw_table
 from pombu.paper.experiments import Reproduction
 from pombu.paper.panel_runs import Request
 from pombu.paper.reproduce import write_line, write_provenance
-from pombu.studies.held import departed
+from pombu.studies.held import EXPLORATION, departed, find_settled
 from pombu.training.config_file import flat, from_json, to_json
 from pombu.training.run import VERSIONS
 
 TASK = "HalfCheetah"
 GOALS: dict[int, tuple[float, ...]] = {200: (852.0,), 1000: (3672.0, 5000.0)}
 """By horizon: the paper's POMBU after 200,000 steps, and one beyond it."""
-EXPLORATION = "exploration"
-"""A folder of trials, whose settings were changed while they were looked at."""
 NEVER = "not reached"
 MARK = " *"
 """After methods whose runs have other values than their preset has today."""
@@ -85,7 +83,7 @@ def reproduce_from(request: Request) -> dict[str, Any]:
     Raises:
         UsageError: No run is on the task.
     """
-    curves = eligible(find_curves(request.sources))
+    curves = eligible(find_settled(request.sources))
     if not curves:
         raise UsageError(
             f"targets found no run of {TASK} with H = 200 or 1000 and no noise: name "
@@ -114,13 +112,13 @@ def reproduce_from(request: Request) -> dict[str, Any]:
 
 
 def eligible(curves: Sequence[Curve]) -> list[Curve]:
-    """Runs of the task as it is, each once, without those of an exploration folder."""
+    """Runs of the task as it is, each once."""
     found: dict[str, Curve] = {}
     for curve in curves:
         env = from_json(EnvConfig, curve.run.spec.config["env"], "env")
         if curve.task != TASK or set(env.changed) - {"horizon"}:
             continue
-        if _horizon(curve) not in GOALS or EXPLORATION in curve.run.path.parts:
+        if _horizon(curve) not in GOALS:
             continue
         # The same run is kept in the folder of every item that shows it, and not always
         # as far.

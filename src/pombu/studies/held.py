@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pombu.algorithms.registry import defaults
-from pombu.analysis.curves import Curve
+from pombu.analysis.curves import Curve, find_curves
 from pombu.envs import CATALOGUE, EnvConfig
 from pombu.studies.study import Job, Planned
 from pombu.training.config_file import flat
@@ -17,6 +17,24 @@ DISTINGUISHING = (
     *("draw", "stop_rule.use", "kappa", "weighting"),
 )
 """Options by which a run of the same algorithm and preset is another experiment."""
+
+
+EXPLORATION = "exploration"
+"""A folder of trials, whose settings were changed while they were looked at."""
+
+
+def find_settled(folders: Iterable[Path]) -> list[Curve]:
+    """The runs in folders at any depth, without those of an exploration folder there.
+
+    Raises:
+        UsageError: One of them is no folder.
+    """
+    return [
+        curve
+        for folder in folders
+        for curve in find_curves([folder])
+        if EXPLORATION not in curve.run.path.relative_to(folder).parts
+    ]
 
 
 def answers(spec: RunSpec, job: Job, config: Mapping[str, object]) -> bool:
