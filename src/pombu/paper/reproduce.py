@@ -430,6 +430,7 @@ def reproduce_all(request: Request, watcher: Watcher) -> tuple[Numbers, list[str
         out.mkdir(parents=True, exist_ok=True)
         _share_dataset(request.out, out)
         own: Numbers | None
+        lacking: list[str]
         if is_computed(found) and not request.train:
             own, lacking = _redraw(found, request.sources, out, watcher), []
         else:
