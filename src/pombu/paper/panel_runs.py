@@ -178,6 +178,20 @@ def find_groups(panels: Sequence[Panel], known: Sequence[Curve]) -> tuple[Group,
     )
 
 
+def departures(results: Results) -> dict[str, list[str]]:
+    """For each run, the settings in which it differs from what a new one would have."""
+    found: dict[str, list[str]] = {}
+    for group in results.groups:
+        for job in group.panel.jobs(group.arm):
+            wanted = flat(config_file.to_json(job.config()))
+            for curve in group.curves:
+                if curve.run.spec.seed != job.seed:
+                    continue
+                if differ := departed(curve.run.spec, wanted):
+                    found[job.name] = differ
+    return found
+
+
 def choose(job: Job, known: Sequence[Curve]) -> Curve | None:
     """The run that answers a job.
 

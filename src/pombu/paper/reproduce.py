@@ -32,13 +32,11 @@ from pombu.paper.panel_runs import (
     Group,
     Request,
     Results,
+    departures,
     gather_results,
     panels_of,
 )
-from pombu.studies.held import departed
 from pombu.studies.study import Watcher
-from pombu.training import config_file
-from pombu.training.config_file import flat
 from pombu.training.run import versions
 
 LINE = "line.json"
@@ -237,20 +235,6 @@ def _other_values(departing: Mapping[str, Sequence[str]]) -> str:
         f"runs with other values than the preset has today: {len(departing)}, see "
         "departures in config.json"
     )
-
-
-def departures(results: Results) -> dict[str, list[str]]:
-    """For each run, the settings in which it differs from what a new one would have."""
-    found: dict[str, list[str]] = {}
-    for group in results.groups:
-        for job in group.panel.jobs(group.arm):
-            wanted = flat(config_file.to_json(job.config()))
-            for curve in group.curves:
-                if curve.run.spec.seed != job.seed:
-                    continue
-                if differ := departed(curve.run.spec, wanted):
-                    found[job.name] = differ
-    return found
 
 
 def keep_runs(results: Results, folder: Path) -> None:
