@@ -207,6 +207,16 @@ def test_python_overrides_a_file(tmp_path: Path) -> None:
     assert repr(agent).startswith("MEPPO('Point2D', preset='paper', seed=1)")
 
 
+def test_the_last_iteration_of_a_file_ends_learning(tmp_path: Path) -> None:
+    text = 'env = "Point2D"\npreset = "smoke"\ntotal_steps = 400\nlast_iteration = 1\n'
+    agent = POMBU.from_config(written(tmp_path, text + "[config]\nupdates = 1\n"))
+    agent.learn(out=tmp_path / "run")
+    assert [row["iteration"] for row in agent.history] == [1]
+    spec = open_run(tmp_path / "run").spec
+    assert (spec.total_steps, spec.last_iteration) == (400, 1)
+    assert (tmp_path / "run" / "evaluation.json").exists()
+
+
 keys = st.text(min_size=1, max_size=8)
 scalars = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text()
 scalars |= st.floats(allow_nan=False)

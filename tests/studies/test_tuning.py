@@ -17,17 +17,14 @@ from pombu.agent.runs import read_config
 from pombu.cli import main
 from pombu.errors import RunError, UsageError
 from pombu.studies.backends import EndState
-from pombu.studies.tuning import (
-    Found,
-    Limits,
+from pombu.studies.tuning import Found, Limits, open_journal, tune
+from pombu.studies.tuning_file import Dimension, read_tuning
+from pombu.studies.tuning_results import (
     importances,
     learning_curve,
-    open_journal,
     rung_scores,
     score,
-    tune,
 )
-from pombu.studies.tuning_file import Dimension, read_tuning
 from pombu.studies.worker import note_failure
 from pombu.training.metrics import MetricsFile, read_rows
 from pombu.training.run import EVALUATION, open_run, write_json
