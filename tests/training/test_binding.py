@@ -149,7 +149,9 @@ def test_every_flipped_digit_of_what_is_told_of_a_run_is_noticed(
     run, file = runs.open_run(folder), folder / name
     told = {"evaluation.json": run.evaluation, "versions.json": run.starts}[name]
     text, before = file.read_text(), told()
-    digits = [at for at, letter in enumerate(text) if letter.isdigit()]
+    # A flip in the seal's own name leaves everything else as it was.
+    masked = text.replace('"sha256"', "-" * 8)
+    digits = [at for at, letter in enumerate(masked) if letter.isdigit()]
     for position in digits[::5]:
         other = str((int(text[position]) + 5) % 10)
         file.write_text(text[:position] + other + text[position + 1 :])
