@@ -64,7 +64,7 @@ def export_policy(
             "exported: export another checkpoint."
         )
     # One entry alone, because the order of several in the file is left to chance.
-    seal = {"format": FORMAT, "about": about, "sha256": checksum(plain)}
+    seal = {"format": FORMAT, "about": about, "sha256": checksum(plain, about)}
     write_atomic(path, save(plain, {"pombu": json.dumps(seal)}))
 
 

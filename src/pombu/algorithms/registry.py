@@ -173,6 +173,20 @@ def _config_type(entry: Entry) -> type[Any]:
     return config
 
 
+def require_config(name: str, config: Any) -> None:
+    """Refuse what is no config of an algorithm.
+
+    Raises:
+        UsageError: Says so.
+    """
+    due = config_type(name)
+    if not isinstance(config, due):
+        raise UsageError(
+            f"config is {config!r:.80}: give a {due.__name__}, such as "
+            f'pombu.preset("{name}", "fast", env) makes.'
+        )
+
+
 def preset_function(name: str, preset: str) -> Callable[[str, int | None], Any]:
     """The function that gives an algorithm's config, by task and horizon."""
     entry = find(name)

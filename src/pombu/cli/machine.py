@@ -31,6 +31,7 @@ EXTRAS = {
     "tensorboard": ("tensorboardX",),
     "wandb": ("wandb",),
     "ray": ("ray",),
+    "tune": ("optuna",),
     "report": ("plotly", "imageio", "imageio-ffmpeg"),
 }
 LITTLE_DISK_GB = 2.0

@@ -235,6 +235,17 @@ def newest(run: Path) -> Manifest | None:
     return None
 
 
+def shard_checksums(path: Path) -> dict[str, str]:
+    """The checksum of every file of episodes that a run's newest checkpoint names.
+
+    Args:
+        path: the run's folder, or a file of its `episodes`; anything else has none.
+    """
+    run = path.parent.parent if path.is_file() else path
+    saved = newest(run)
+    return {} if saved is None else {one.file: one.sha256 for one in saved.shards}
+
+
 def paths(run: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
     folder = run / CHECKPOINTS
