@@ -42,6 +42,7 @@ from pombu.envs.catalogue import HERE
 from pombu.envs.collection import time_limit_warning
 from pombu.envs.task import config_of
 from pombu.errors import StoppedError, UsageError
+from pombu.files import as_path
 from pombu.parallel import use_compilation_cache
 from pombu.rng import Keys, require_seed
 from pombu.training import checkpoint as checkpoints
@@ -101,6 +102,7 @@ class Agent(ModelAccess):
         require_seed(seed)
         environment = config_of("HalfCheetah" if env is None else env)
         if config is not None:
+            registry.require_config(self.algorithm, config)
             config = config if env is None else replace(config, env=environment)
         else:
             config = presets.preset(
@@ -112,7 +114,9 @@ class Agent(ModelAccess):
         if data is None:
             state, episodes = learner.init(seed), EpisodeStore()
         else:
-            logged = read_logged(data, learner.task)
+            source = as_path("data", data)
+            known = checkpoints.shard_checksums(source)
+            logged = read_logged(source, learner.task, known)
             state, episodes = registry.begin_from(learner, seed, logged)
         self._hold(learner, state, episodes, seed, preset, tensorboard_log)
 
@@ -221,7 +225,8 @@ class Agent(ModelAccess):
         run = None
         if out is not None:
             self._warn_if_unnamed()
-            run = create(Path(out), replace(self._spec(target), last_iteration=end))
+            spec = replace(self._spec(target), last_iteration=end)
+            run = create(as_path("out", out), spec)
         begin = (self.state, self.episodes)
         all_callbacks: list[Callback] = [_KeepState(self, end)]
         if progress_bar:
@@ -333,7 +338,7 @@ class Agent(ModelAccess):
         Raises:
             UsageError: The folder holds another agent, or a later save.
         """
-        path = Path(path)
+        path = as_path("path", path)
         self._warn_if_unnamed()
         spec = self._spec(max(int(self.state.real_steps), 1))
         run = open_run(path) if (path / CONFIG).exists() else create(path, spec)
@@ -395,7 +400,7 @@ class Agent(ModelAccess):
             checkpoint: `last`, or `best`: the one with the highest mean return.
         """
         use_compilation_cache()
-        run = open_run(Path(path))
+        run = open_run(as_path("path", path))
         if run.spec.algorithm != cls.algorithm:
             raise UsageError(
                 f"{run.path} was trained by {run.spec.algorithm}, not "

@@ -27,7 +27,7 @@ CORE = (
     "matplotlib",
 )
 EXTRAS = {
-    "baselines": ("stable-baselines3",),
+    "baselines": ("sbx-rl",),
     "tensorboard": ("tensorboardX",),
     "wandb": ("wandb",),
     "ray": ("ray",),

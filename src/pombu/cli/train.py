@@ -42,7 +42,7 @@ from pombu.training.algorithm import usual_share
 from pombu.training.callbacks import Callback, StopAfter, StopAtReturn
 from pombu.training.display import TensorBoard, WeightsAndBiases, display
 from pombu.training.loop import Result, learn
-from pombu.training.run import EVALUATION, Run, RunSpec, create, open_run, require_free
+from pombu.training.run import Run, RunSpec, create, open_run, require_free
 
 C = TypeVar("C")
 
@@ -126,7 +126,10 @@ class Train(Generic[C]):
         algorithm = registry.make(self.algo, task, config)
         spec = self.spec(task, config)
         callbacks = callbacks_of(console, spec, self.target_return, self.max_minutes)
-        logged = None if self.data is None else read_logged(self.data, task)
+        logged = None
+        if self.data is not None:
+            known = checkpoint.shard_checksums(self.data)
+            logged = read_logged(self.data, task, known)
         share = spec.evaluation_share
         for line in check_and_describe(task, config, share) if self.check else ():
             console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -309,9 +312,7 @@ def callbacks_of(
 def print_result(run: Run, result: Result[Any], json_output: bool) -> int:
     """Say how a run ended and where everything is; gives the exit code."""
     code = 0 if result.signal is None else 128 + result.signal
-    evaluation = None
-    if result.finished:
-        evaluation = json.loads((run.path / EVALUATION).read_bytes())
+    evaluation = run.evaluation() if result.finished else None
     if json_output:
         summary = {
             "folder": str(run.path),

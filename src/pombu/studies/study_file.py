@@ -45,6 +45,28 @@ class Study:
     `alpha = [0.0, 0.5]`."""
     out: str | None = None
     """Folder for the runs; left out, `runs/` and the file's name."""
+    skip: tuple[str, ...] = ()
+    """Folders, such as `results`, whose runs need not be done again; one that does not
+    exist holds none."""
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Shares of the study by name, each with some of its `algorithms`, `tasks` or
+    `seeds`, or fewer `total_steps`; left out, they are the study's."""
+
+    def part(self, name: str | None) -> "Study":
+        """The share with this name; the whole study without one.
+
+        Raises:
+            UsageError: There is no such part.
+        """
+        if name is None:
+            return self
+        if name not in self.parts:
+            known = ", ".join(self.parts) or "none"
+            raise UsageError(
+                f"the study has no part {name!r}; there are {known}: name one of them, "
+                "or leave --part out."
+            )
+        return dataclasses.replace(self, **self.parts[name], parts={})
 
     def jobs(self) -> list[Job]:
         """Every combination, seeds last: the first seed of all comes before the
@@ -156,18 +178,44 @@ class KeyReader:
             if key not in content:
                 raise UsageError(f"{self.path} has no key {key}: add {key} = ... .")
         values = {key: self.value(key, value) for key, value in content.items()}
+        if "parts" in values:
+            values["parts"] = self.parts(values["parts"], values)
         options = {key: values.pop(key) for key in _OPTIONS if key in values}
         return {**values, "env": self.environment(options)}
 
-    def value(self, key: str, value: Any) -> Any:
-        """A key's value as the field that it becomes."""
+    def value(self, key: str, value: Any, name: str = "") -> Any:
+        """A key's value as the field that it becomes; `name` is how it is written."""
         accepted, read = self.keys[key]
         try:
             return read(value)
         except NotAcceptedError:
-            self.fail(key, f"it is {value!r}, and {accepted} is accepted.")
+            self.fail(name or key, f"it is {value!r}, and {accepted} is accepted.")
         except UsageError as error:
-            self.fail(key, str(error))
+            self.fail(name or key, str(error))
+
+    def parts(self, tables: Values, whole: Values) -> dict[str, dict[str, Any]]:
+        """Every part's fields, which the whole study must have."""
+        found: dict[str, dict[str, Any]] = {}
+        for part, table in tables.items():
+            if not isinstance(table, dict) or set(table) - set(_PART_KEYS):
+                accepted = ", ".join(_PART_KEYS)
+                self.fail(
+                    f"parts.{part}",
+                    f"it is {table!r}, and a table of {accepted} is accepted.",
+                )
+            fields = {
+                key: self.value(key, value, f"parts.{part}.{key}")
+                for key, value in table.items()
+            }
+            for key, value in fields.items():
+                due = whole.get(key, getattr(Study, key, None))
+                inside = due is None or (
+                    value <= due if isinstance(value, int) else set(value) <= set(due)
+                )
+                if not inside:
+                    self.fail(f"parts.{part}.{key}", f"the study's own {key} is {due}.")
+            found[part] = fields
+        return found
 
     def environment(self, options: Values) -> EnvConfig:
         """The environment's options, each by itself, so that a wrong one has a line."""
@@ -181,7 +229,8 @@ class KeyReader:
 
     def fail(self, key: str, reason: str) -> NoReturn:
         """Say what is wrong with a key, and on which line it stands."""
-        line = self.lines.get(key) or self.lines.get(key.partition(".")[0])
+        names = (key, key.rpartition(".")[0], key.partition(".")[0])
+        line = next((self.lines[name] for name in names if name in self.lines), None)
         where = f"{self.path}, line {line}" if line else str(self.path)
         raise UsageError(f"{where}, key {key}: {reason}") from None
 
@@ -241,6 +290,13 @@ def _word(value: Any) -> str:
     return value
 
 
+def _folders(value: Any) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list):
+        raise NotAcceptedError
+    return tuple(map(_word, names))
+
+
 def _preset(value: Any) -> str:
     name = _word(value)
     if name not in presets.names():
@@ -271,6 +327,7 @@ def _option(key: str) -> tuple[str, Callable[[Any], Any]]:
 
 
 _OPTIONS = tuple(EnvConfig().options)
+_PART_KEYS = ("algorithms", "tasks", "seeds", "total_steps")
 COMMON_KEYS: Keys = {
     "seeds": (
         f"a list of whole numbers from 0 to {SEEDS - 1}, or how many, up to "
@@ -289,6 +346,8 @@ _KEYS: Keys = {
     "tasks": ("a list of names", _names(resolve)),
     **COMMON_KEYS,
     "grid": ("a table of options with lists of values", _table),
+    "skip": ("a list of folders", _folders),
+    "parts": ("a table of parts", _table),
 }
 
 
