@@ -1,11 +1,11 @@
-"""Commands for many runs: `pombu study` and `pombu reproduce`."""
+"""Commands for many runs: `pombu study`, `pombu tune` and `pombu reproduce`."""
 
 import dataclasses
 import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -15,6 +15,9 @@ from pombu.errors import UsageError
 from pombu.paper import Profile
 from pombu.studies.backends import BackendOptions
 from pombu.studies.progress import RunProgress
+
+if TYPE_CHECKING:
+    from pombu.studies.tuning import Found
 
 ALL = "all"
 
@@ -129,6 +132,92 @@ def parse_study(arguments: Sequence[str]) -> Any:
     if arguments and arguments[0] == "status":
         return parsing.parse(Status, "study status", arguments[1:])
     return parsing.parse(Study, "study", arguments)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tune:
+    """Search for good options with Optuna, as a tuning file says.
+
+    The same command again goes on where it was stopped or killed. What was found is a
+    config file, best.toml, for `pombu train --config`; beside it are a table of all
+    trials and a picture of which options mattered. Needs the extra `tune`.
+
+    Examples:
+      pombu tune tune.toml
+      pombu tune tune.toml --minutes 60 --workers 2
+      pombu tune tune.toml --trials 100
+      pombu train --config runs/tune/best.toml --seed 10
+    """
+
+    file: Annotated[Path, tyro.conf.Positional]
+    """The tuning file (see the guide on tuning)."""
+    trials: int | None = None
+    """Trials in all, those of earlier calls included; None takes the file's."""
+    minutes: float | None = None
+    """Stop after so long, with everything saved; None takes the file's."""
+    out: Path | None = None
+    """Folder for everything; None takes the file's `out`, or runs/ and its name."""
+    backend: Annotated[BackendOptions, tyro.conf.OmitArgPrefixes] = dataclasses.field(
+        default_factory=BackendOptions
+    )
+    """Where the runs happen."""
+    trust: tuple[str, ...] = ()
+    """Tasks of the form module:factory whose code may be run."""
+    json: bool = False
+    """Print one JSON object at the end; progress goes to standard error."""
+
+    def run(self) -> int:
+        """Search until the limits are reached."""
+        from pombu.studies.progress import watcher
+        from pombu.studies.tuning import Limits, require_optuna, tune
+        from pombu.studies.tuning_file import read_tuning
+
+        require_optuna()
+        for name in ("trials", "minutes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"--{name} is {value}: it must be above 0.")
+        tuning = read_tuning(self.file, self.trust)
+        folder = self.out or study_folder(self.file, tuning.out)
+        limits = Limits(self.trials or tuning.trials, self.minutes or tuning.minutes)
+        view = watcher(Console(stderr=self.json))
+        try:
+            found = tune(tuning, folder, limits, self.backend.open(), view, self.trust)
+        finally:
+            view.close()
+        best = None
+        if found.best is not None:
+            best = {"trial": found.best.number, "value": found.best.value}
+        if self.json:
+            content = {"trials": found.trials, "unfinished": found.unfinished}
+            print(json.dumps({"folder": str(folder), **content, "best": best}))
+        else:
+            print(tuned(folder, found, tuning.objective))
+        if found.signal is not None:
+            return 128 + found.signal
+        return 0 if best else 1
+
+
+def tuned(folder: Path, found: "Found", objective: str) -> str:
+    """What a search has come to, and what to do next."""
+    lines = []
+    if found.unfinished:
+        lines.append(
+            f"Stopped with {found.unfinished} trials under way: the same command goes "
+            "on with them."
+        )
+    if found.best is None:
+        lines.append(f"None of {found.trials} trials is complete; see {folder}.")
+    else:
+        lines.append(
+            f"Best of {found.trials} trials: trial {found.best.number}, {objective} "
+            f"{found.best.value:.4g}. All of them are in {folder / 'trials.csv'}."
+        )
+        lines.append(
+            f"Next: pombu train --config {folder / 'best.toml'} --seed N, with seeds "
+            "that it was not tuned on."
+        )
+    return "\n".join(lines)
 
 
 def study_folder(file: Path, out: str | None) -> Path:

@@ -5,7 +5,6 @@ measured run with the same preset that is most alike, per imagined step, or per 
 step where nothing is imagined; without such a run there are none, not a guess.
 """
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +25,6 @@ from pombu.paper.panel_runs import Request
 from pombu.paper.reproduce import PAGES, find, names, write_provenance
 from pombu.studies.held import find_settled
 from pombu.studies.study import Job, longest
-from pombu.training.run import VERSIONS
 
 HEADER = ("method", "task", "H", "runs", "real", "imagined", "core-hours")
 MEASURED = ("preset", "method", "task", "H", "real", "imagined", "hours", "cores")
@@ -213,8 +211,7 @@ def count(jobs: Iterable[Job], measured: Sequence[MeasuredRun]) -> list[Cost]:
 def measure(curve: Curve) -> MeasuredRun:
     """What a run cost."""
     spec, seconds = curve.run.spec, curve.column("iteration_seconds")
-    versions = curve.run.path / VERSIONS
-    starts = json.loads(versions.read_bytes()) if versions.exists() else []
+    starts = curve.run.starts()
     return MeasuredRun(
         run=curve.run.path.name,
         algorithm=spec.algorithm,
@@ -232,7 +229,7 @@ def measure(curve: Curve) -> MeasuredRun:
 def planned_imagined_steps(job: Job) -> int | None:
     """Steps in the learned dynamics, from the config; None where runs decide it."""
     config, horizon = job.config(), horizon_of(job.task, job.env.horizon)
-    if job.algorithm in ("sac", "ppo"):
+    if job.algorithm in ("sac", "droq", "tqc", "crossq", "ppo"):
         return 0
     updates = {
         "pombu": lambda: config.updates,

@@ -43,6 +43,8 @@ from pombu.uncertainty.algorithm1 import local_uncertainty, propagate
 
 SHARED = ("environments", "datasets")
 """Settings that say which datasets there are, not what one of them is."""
+LATER = {"policy_scale": 1.0, "value_pool": 0}
+"""Settings that came later: at these values a dataset is what it was before them."""
 FLAT = "flat"
 """The stage at which the loss of the paper's V(s) is flat."""
 TIMED = "timed"
@@ -266,7 +268,11 @@ def _name(environment: str, dataset: int) -> str:
 
 def _identity(settings: PointSettings) -> dict[str, Any]:
     """The settings as they come back from JSON, without those that are shared."""
-    kept = {k: v for k, v in asdict(settings).items() if k not in SHARED}
+    kept = {
+        k: v
+        for k, v in asdict(settings).items()
+        if k not in SHARED and not (k in LATER and v == LATER[k])
+    }
     plain: dict[str, Any] = json.loads(json.dumps(kept))
     return plain
 

@@ -297,6 +297,8 @@ _MODULES = {
     "appendix-training": "learning_curves",
     "costs": "costs",
     "figure-1": "point_figures",
+    "figure-1-code": "point_figures",
+    "figure-1-recalibrated": "point_recalibration",
     "figure-2": "learning_curves",
     "figure-3": "learning_curves",
     "figure-4": "learning_curves",

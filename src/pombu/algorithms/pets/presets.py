@@ -11,7 +11,7 @@ from dataclasses import replace
 from pombu.algorithms.pets.config import PETSConfig, PlannerConfig
 from pombu.algorithms.presets import horizon_of, is_point, trajectories
 from pombu.dynamics.config import GaussianModelConfig
-from pombu.optim.config import ValueConfig
+from pombu.optim.config import CriticConfig
 
 _REAL_STEPS = 1000
 _TOTAL = 200_000
@@ -114,6 +114,6 @@ def smoke(task: str, horizon: int | None) -> PETSConfig:
             propagation="tsinf",
             particles=2,
         ),
-        value=ValueConfig(hidden=(16, 16), epochs=2, minibatch=50),
+        value=CriticConfig(hidden=(16, 16), epochs=2, minibatch=50),
         value_samples=100,
     )
