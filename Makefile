@@ -54,6 +54,10 @@ docs: $(DEV) ## Build the documentation into site/
 pictures: $(DEV) ## Draw the pictures of docs/ideas.md anew
 	@$(PY) -m tools.pictures
 
+.PHONY: tutorial
+tutorial: $(DEV) ## Execute the tutorials in docs/tutorials anew (minutes)
+	@$(PY) -m nbconvert --to notebook --execute --inplace docs/tutorials/*.ipynb
+
 .PHONY: release
 release: | $(PY) ## Build wheel and sdist, and use each outside the source tree
 	@rm -rf build/release
@@ -66,6 +70,14 @@ bench: $(DEV) ## Measure speed on this machine
 .PHONY: learn
 learn: $(DEV) ## Does it still learn? HalfCheetah for 16,000 steps (minutes)
 	@$(PY) -m benchmarks.learn
+
+.PHONY: reliability
+reliability: $(DEV) ## Kill, damage and misuse runs; writes results/reliability.md
+	@$(PY) -m benchmarks.reliability
+
+.PHONY: test-lowest
+test-lowest: | $(PY) ## Tests with the lowest versions that pyproject.toml admits
+	@PYTHON="$(abspath $(PY))" tools/test_lowest.sh build/lowest
 
 .PHONY: clean
 clean: ## Remove .venv, caches and built files; runs/ and results/ stay

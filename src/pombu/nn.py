@@ -16,16 +16,19 @@ from pombu.errors import UsageError
 Initializer = Callable[[PRNGKeyArray, tuple[int, int], float], Float[Array, "i o"]]
 
 
+_BENDS = {"tanh": jnp.tanh, "silu": jax.nn.silu, "relu": jax.nn.relu}
+
+
 class MLP(eqx.Module):
-    """Fully connected layers with tanh or SiLU between them and a linear output."""
+    """Fully connected layers with a nonlinearity between them and a linear output."""
 
     weights: tuple[Float[Array, "_ _"], ...]
     biases: tuple[Float[Array, " _"], ...]
-    activation: Literal["tanh", "silu"] = eqx.field(static=True, default="tanh")
+    activation: Literal["tanh", "silu", "relu"] = eqx.field(static=True, default="tanh")
 
     def __call__(self, x: Float[Array, "*batch i"]) -> Float[Array, "*batch o"]:
         """Apply the network to the last axis of `x`."""
-        bend = jnp.tanh if self.activation == "tanh" else jax.nn.silu
+        bend = _BENDS[self.activation]
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             x = bend(x @ weight + bias)
         return x @ self.weights[-1] + self.biases[-1]
@@ -195,6 +198,19 @@ def init_squashed(
     sizes = (observation_dim, *hidden, 2 * action_dim)
     net = init_mlp(key, sizes, orthogonal, math.sqrt(2.0), 0.01)
     return SquashedPolicy(MLP(net.weights, net.biases, "silu"))
+
+
+class PlainPolicy(NamedTuple):
+    """What a policy needs to act where JAX is not."""
+
+    mean: MLP
+    observation_mean: Any
+    observation_std: Any
+    """Units of what the network sees."""
+    log_std: Any = None
+    """Noise that is the same in every state, where it is."""
+    squash: bool = False
+    """Whether tanh comes after the mean."""
 
 
 _RIDGE = 1e-5

@@ -60,7 +60,7 @@ def untrained(path: Path, **changes: Any) -> Path:
     agent = POMBU("Point2D", preset="smoke")
     policy = replace(agent.state.policy, **changes)
     state = replace(agent.state, policy=policy)
-    export_policy(path, agent.learner.task, state, {"algorithm": "pombu"})
+    export_policy(path, agent.learner, state, {"algorithm": "pombu"})
     return path
 
 
@@ -73,7 +73,8 @@ def test_a_damaged_policy_does_not_act(tmp_path: Path) -> None:
     file = untrained(tmp_path / "policy.safetensors")
     data = file.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
-    for position in range(start, len(data), 97):
+    # What is written about it, down to each letter, and some of its numbers.
+    for position in (*range(start), *range(start, len(data), 97)):
         flipped = bytes([data[position] ^ 1])
         file.write_bytes(data[:position] + flipped + data[position + 1 :])
         with pytest.raises(ValueError, match="damaged"):

@@ -120,6 +120,16 @@ def test_figure_1_is_the_same_when_read_back(figure_1, tmp_path):
     np.testing.assert_array_equal(read[0].sigma["flat"], again.sigma["flat"])
 
 
+def test_figure_1_is_drawn_again_from_its_datasets(figure_1, tmp_path, monkeypatch):
+    monkeypatch.setattr("pombu.paper.point_experiment.measure_dataset", None)
+    redraw = find("figure-1").redraw
+    redraw("smoke", figure_1, tmp_path)
+    for name in ("calibration.json", "histograms.csv", "figure-1.png"):
+        assert (tmp_path / name).read_bytes() == (figure_1 / name).read_bytes()
+    with pytest.raises(UsageError, match="Point2D-0 with today's settings"):
+        redraw("fast", figure_1, tmp_path)
+
+
 def test_datasets_from_before_a_setting_was_added_are_taken_up():
     """What is kept in results was made before there were two readings."""
     kept = Path(__file__).parents[2] / "results/uncertainty/figure-1/datasets"

@@ -98,9 +98,15 @@ def checked(episode: Episode, task: Task) -> Episode:
     Raises:
         UsageError: It does not fit the task.
     """
-    observations = np.asarray(episode.observations, np.float32)
-    actions = np.asarray(episode.actions, np.float32)
-    rewards = np.asarray(episode.rewards, np.float32).ravel()
+    try:
+        observations = np.asarray(episode.observations, np.float32)
+        actions = np.asarray(episode.actions, np.float32)
+        rewards = np.asarray(episode.rewards, np.float32).ravel()
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"The episode cannot be read ({error}): give a pombu.Episode of arrays of "
+            "numbers."
+        ) from None
     steps = len(rewards)
     due = {
         "observations": (observations, (steps + 1, task.observation_dim)),

@@ -33,6 +33,7 @@ COMMANDS = {
     "envs": "list the tasks",
     "check-env": "compare an environment with its contract",
     "study": "run many trainings, here or on a Ray cluster",
+    "tune": "search for good options",
     "reproduce": "repeat the paper's experiments",
     "bench": "measure speed on this machine",
     "doctor": "show what is installed, and what is missing",
@@ -43,7 +44,7 @@ HOMES = {
     **dict.fromkeys(("plot", "report", "results"), "analyses"),
     **dict.fromkeys(("diagnose", "model-study", "calibration-study"), "analyses"),
     **dict.fromkeys(("envs", "presets", "check-env"), "lists"),
-    **dict.fromkeys(("study", "reproduce"), "experiments"),
+    **dict.fromkeys(("study", "tune", "reproduce"), "experiments"),
     **dict.fromkeys(("doctor", "bench"), "machine"),
     "resume": "train",
 }

@@ -26,10 +26,11 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError
 
-from pombu.data.episodes import EPISODES, from_bytes
+from pombu.data.episodes import EPISODES, KEPT, from_bytes
 from pombu.envs import Episode, Task
 from pombu.envs.wrappers import stack_episode
 from pombu.errors import UsageError
+from pombu.files import DamagedFileError, as_path, digest
 
 __all__ = ["read_logged", "write_logged"]
 
@@ -44,8 +45,16 @@ def write_logged(path: str | Path, episodes: Sequence[Episode]) -> None:
     Raises:
         UsageError: There are none.
     """
-    if not episodes:
-        raise UsageError("There are no episodes to write: give at least one.")
+    path = as_path("path", path)
+    try:
+        several = len(episodes) > 0 and all(isinstance(e, Episode) for e in episodes)
+    except TypeError:
+        several = False
+    if not several:
+        raise UsageError(
+            f"There are no episodes to write, but {episodes!r:.80}: give a list of at "
+            "least one."
+        )
     last = np.cumsum([len(episode) for episode in episodes]) - 1
     terminations = np.zeros(last[-1] + 1, bool)
     truncations = np.zeros(last[-1] + 1, bool)
@@ -61,20 +70,29 @@ def write_logged(path: str | Path, episodes: Sequence[Episode]) -> None:
     )
 
 
-def read_logged(path: str | Path, task: Task) -> list[Episode]:
+def read_logged(
+    path: str | Path, task: Task, checksums: Mapping[str, str] | None = None
+) -> list[Episode]:
     """The episodes in a file or a run folder, for a task.
 
     Where the task's states hold several observations, single ones are stacked.
 
+    Args:
+        path: an .npz file, a run folder, or a file of its `episodes`.
+        task: what the episodes must fit.
+        checksums: of the files that a run's checkpoint knows, by name.
+
     Raises:
         UsageError: There are none, or they do not fit the task.
+        DamagedFileError: A file of a run is missing or is not as it was written.
     """
-    if not Path(path).exists():
+    path = as_path("data", path)
+    if not path.exists():
         raise UsageError(
             f"There is no file or folder {path}: give an .npz file, or a run's folder."
         )
-    own = Path(path).is_dir() or Path(path).suffix == ".safetensors"
-    episodes = _own(Path(path), task) if own else _logged(Path(path), task)
+    own = path.is_dir() or path.suffix == ".safetensors"
+    episodes = _own(path, task, checksums or {}) if own else _logged(path, task)
     history = task.config.history
     return [
         episode
@@ -118,19 +136,22 @@ def _logged(path: Path, task: Task) -> list[Episode]:
     return _from_episodes(path, rows, terminated, over)
 
 
-def _own(path: Path, task: Task) -> list[Episode]:
+def _own(path: Path, task: Task, checksums: Mapping[str, str]) -> list[Episode]:
     """What pombu itself has written."""
     folder = path / EPISODES if (path / EPISODES).is_dir() else path
     files = [path]
     if path.is_dir():
         # What an interrupted iteration left is read only where there is nothing else: a
         # run that went on has collected the same episodes again.
-        learned = sorted(folder.glob("[0-9]*.safetensors"))
+        known = [folder / name for name in sorted(checksums)]
+        learned = known or sorted(folder.glob("[0-9]*.safetensors"))
         files = learned or sorted(folder.glob("*.safetensors"))
     episodes: list[Episode] = []
     for file in files:
         try:
-            episodes += from_bytes(file.read_bytes())
+            data = file.read_bytes() if file.exists() else b""
+            _require_whole(file, data, checksums.get(file.name))
+            episodes += from_bytes(data)
         except (OSError, KeyError, ValueError, SafetensorError) as error:
             raise UsageError(
                 f"{file} cannot be read ({type(error).__name__}): give a run folder, a "
@@ -153,6 +174,14 @@ def _own(path: Path, task: Task) -> list[Episode]:
             "episodes of the same task."
         )
     return episodes
+
+
+def _require_whole(file: Path, data: bytes, checksum: str | None) -> None:
+    """Refuse a file that is not what its checkpoint, or its own name, says."""
+    found, kept = digest(data), file.stem.removeprefix(KEPT)
+    named = file.stem.startswith(KEPT) and not found.startswith(kept)
+    if named or checksum not in (None, found):
+        raise DamagedFileError(file, "its checksum differs, or it is missing")
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

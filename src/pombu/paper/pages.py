@@ -14,6 +14,7 @@ from pombu.analysis.calibration_study import text_of as stages_text
 from pombu.analysis.plots import markdown_table
 from pombu.errors import UsageError
 from pombu.paper import Profile
+from pombu.paper.claims import write_claims
 from pombu.paper.experiments import Reproduction
 from pombu.paper.point_experiment import FLAT, TIMED, stage_title
 from pombu.paper.point_figures import TITLES
@@ -40,21 +41,21 @@ WANTED = (0.5, 2.0)
 
 
 def write_overview(profile: Profile, out: Path) -> dict[str, Any]:
-    """Write the page; the profile makes no difference."""
-    items = [name for name in names() if name not in PAGES]
+    """Write the page; the profile is that of the runs that claims are judged by."""
     lines = read_lines(out)
-    done = [(n, line, at) for n in items for line, at in lines if line["item"] == n]
+    done = [(n, line, at) for n in names() for line, at in lines if line["item"] == n]
     rows = [
         (name, line["profile"], line["says"] + _note(line), f"[{folder}]({folder})")
         for name, line, folder in done
     ]
-    left = [name for name in items if all(name != one for one, *_ in done)]
+    have = {name for name, *_ in done}
+    left = [name for name in names() if name not in have and name not in PAGES]
     table = markdown_table(("item", "profile", "what came out", "folder"), rows)
-    parts = [OPENING, table]
+    parts = [OPENING, write_claims(profile, out), f"## Every item\n\n{table}"]
     parts += [_item_section(name, line, folder, out) for name, line, folder in done]
     parts += [_missing(left), _pages(out)]
     (out / "README.md").write_text("\n\n".join(filter(None, parts)) + "\n")
-    return {"done": sorted({name for name, *_ in done}), "missing": left}
+    return {"done": sorted(have), "missing": left}
 
 
 def read_lines(out: Path) -> list[tuple[dict[str, Any], str]]:

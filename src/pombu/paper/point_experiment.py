@@ -7,6 +7,7 @@ stop and go on.
 import csv
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from numpy import ndarray
 
 from pombu.analysis import plots
 from pombu.envs import load
+from pombu.errors import UsageError
 from pombu.nn import MLP
 from pombu.paper.point_model import (
     GAMMA,
@@ -105,6 +107,25 @@ def run_datasets(
     finally:
         workers.close()
     return outcomes
+
+
+def take_datasets(settings: PointSettings, kept: Path, folder: Path) -> None:
+    """Copy the datasets of an earlier run with the same settings.
+
+    Raises:
+        UsageError: It does not have all of them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for environment in settings.environments:
+        for dataset in range(settings.datasets):
+            if restore_outcome(settings, environment, dataset, kept) is None:
+                raise UsageError(
+                    f"{kept} has no {_name(environment, dataset)} with today's "
+                    "settings: leave --from out to measure it again."
+                )
+            for path in kept.glob(f"{_name(environment, dataset)}.*"):
+                if path.resolve() != (folder / path.name).resolve():
+                    shutil.copyfile(path, folder / path.name)
 
 
 def measure_dataset(

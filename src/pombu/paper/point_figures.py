@@ -29,6 +29,7 @@ from pombu.paper.point_experiment import (
     PointOutcome,
     run_datasets,
     stage_title,
+    take_datasets,
 )
 from pombu.paper.point_model import POINT_PROFILES, PointSettings, as_published
 from pombu.paper.reproduce import write_provenance
@@ -328,9 +329,15 @@ class ScatterSettings:
     pairs: int = 500
 
 
+def redraw_histograms(profile: Profile, kept: Path, out: Path) -> dict[str, Any]:
+    """The same from datasets that were measured before."""
+    take_datasets(POINT_PROFILES[profile], kept / "datasets", out / "datasets")
+    return reproduce_histograms(profile, out)
+
+
 def reproduce_scatter(profile: Profile, out: Path) -> dict[str, Any]:
     """Run one dataset, draw pairs of error and uncertainty, write everything."""
-    experiment = replace(POINT_PROFILES[profile], environments=("Point2D",), datasets=1)
+    experiment = scatter_experiment(profile)
     pairs = min(ScatterSettings.pairs, experiment.start_states)
     settings = ScatterSettings(experiment, pairs)
     (outcome,) = run_datasets(experiment, out / "datasets", _print_progress)
@@ -361,6 +368,17 @@ def reproduce_scatter(profile: Profile, out: Path) -> dict[str, Any]:
     plots.write_json(out / "summary.json", summary)
     write_provenance(out, "figure-scatter", profile, settings)
     return summary
+
+
+def redraw_scatter(profile: Profile, kept: Path, out: Path) -> dict[str, Any]:
+    """The same from a dataset that was measured before."""
+    take_datasets(scatter_experiment(profile), kept / "datasets", out / "datasets")
+    return reproduce_scatter(profile, out)
+
+
+def scatter_experiment(profile: Profile) -> PointSettings:
+    """One dataset of Figure 1's."""
+    return replace(POINT_PROFILES[profile], environments=("Point2D",), datasets=1)
 
 
 def tell_scatter(numbers: dict[str, Any]) -> str:
@@ -397,6 +415,7 @@ FIGURE_1 = Reproduction(
     "paper",
     reproduce=reproduce_histograms,
     tell=tell_histograms,
+    redraw=redraw_histograms,
 )
 FIGURE_1_CODE = Reproduction(
     "figure-1-code",
@@ -411,4 +430,5 @@ FIGURE_SCATTER = Reproduction(
     "paper",
     reproduce=reproduce_scatter,
     tell=tell_scatter,
+    redraw=redraw_scatter,
 )

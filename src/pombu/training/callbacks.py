@@ -7,6 +7,7 @@ class Shout(Callback):
 
 import dataclasses
 import math
+import numbers
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -141,13 +142,19 @@ class CallbackList(Callback):
             callback.on_stop(progress)
 
 
+def _is_finite(number: Any) -> bool:
+    return isinstance(number, numbers.Real) and math.isfinite(number)
+
+
 class StopAtReturn(Callback):
     """Stops once the mean real return reaches a target."""
 
     def __init__(self, target: float, metric: str = "return_real") -> None:
         """Stop when `metric` is at least `target`."""
-        if not math.isfinite(target):
-            raise UsageError(f"the target return is {target}: it must be finite.")
+        if not _is_finite(target):
+            raise UsageError(
+                f"the target return is {target!r:.80}: it must be a finite number."
+            )
         self.target = target
         self.metric = metric
 
@@ -164,9 +171,10 @@ class StopAfter(Callback):
 
     def __init__(self, seconds: float) -> None:
         """Stop `seconds` after the start; a resumed run starts counting anew."""
-        if not 0 < seconds < math.inf:
+        if not (_is_finite(seconds) and seconds > 0):
             raise UsageError(
-                f"the limit is {seconds} seconds: it must be above 0 and finite."
+                f"the limit is {seconds!r:.80} seconds: it must be a finite number "
+                "above 0."
             )
         self.seconds = seconds
         self._end = float("inf")
