@@ -4,8 +4,9 @@ At checkpoints of stored runs the policy plays fresh real episodes, which nothin
 learned from. Errors of n-step returns along them are held against
 
 - U, F and U_rho (`pombu.uncertainty.n_step`), from one prediction per real step, and
-- members rolled alone: each follows its own predictions for n steps under the recorded
-  actions, with V beyond; its n-step return is compared with the real one directly.
+- members rolled alone: in each the policy acts on what the member predicts, with the
+  noise that its real actions had, for n steps and with V beyond; the n-step return is
+  compared with the real one directly.
 
 Each is scored as it is, and recalibrated: scale (and rho) come from one half of the
 episodes, the scores from the other, and the other way round.
@@ -23,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from numpy import ndarray
 
 from pombu.agent.runs import algorithm_of
 from pombu.algorithms.pombu.learner import Learner, State
@@ -30,7 +32,7 @@ from pombu.analysis.plots import markdown_table, write_csv
 from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode, collect, short_name
 from pombu.errors import UsageError
-from pombu.nn import Value, episode_horizon, predict_value
+from pombu.nn import GaussianPolicy, Value, episode_horizon, predict_value
 from pombu.parallel import jit
 from pombu.rng import Keys
 from pombu.rollout.held_out import real_steps
@@ -173,13 +175,10 @@ def judge(run: Run, learner: Learner, stage: Stage, episodes: int) -> list[Row]:
     """All rows of one stage."""
     template = learner.init(run.spec.seed)
     state = checkpoint.load(stage.path, template, identity(learner, run)).state
-    keys = Keys(run.spec.seed, int(state.iteration))
-    normaliser = learner.normaliser(state)
-    act = act_alone(state.policy, normaliser, episodes, keys.jax("calibration"))
-    real = collect(learner.task, act, keys.episodes("calibration", episodes))
+    real, noise = play(learner, state, episodes)
     dynamics, rules = learner.dynamics(state), learner.rules
     predicted = real_steps(state.value, dynamics, rules, real, learner.task.horizon)
-    alone = {n: rolled_alone(state, dynamics, rules, real, n) for n in STEPS}
+    alone = {n: rolled_alone(state, dynamics, rules, real, noise, n) for n in STEPS}
     unit = float(dynamics.return_std) if rules.returns.scale_rewards else 1.0
     return [
         scored._replace(
@@ -194,17 +193,38 @@ def judge(run: Run, learner: Learner, stage: Stage, episodes: int) -> list[Row]:
     ]
 
 
+def play(
+    learner: Learner, state: State, episodes: int
+) -> tuple[list[Episode], Float[ndarray, "T E a"]]:
+    """Fresh real episodes of the policy, and the noise in its actions, step first."""
+    keys = Keys(int(state.seed), int(state.iteration))
+    normaliser = learner.normaliser(state)
+    act = act_alone(state.policy, normaliser, episodes, keys.jax("calibration"))
+    noise: list[ndarray] = []
+
+    def remember(observations: ndarray, step: int) -> ndarray:
+        actions = act(observations, step)
+        mean = state.policy.mean(normaliser.normalise(jnp.asarray(observations)))
+        noise.append(actions - np.asarray(mean))
+        return actions
+
+    real = collect(learner.task, remember, keys.episodes("calibration", episodes))
+    return real, np.stack(noise)
+
+
 def rolled_alone(
     state: State,
     dynamics: Dynamics,
     rules: ImaginationRules,
     real: Sequence[Episode],
+    noise: Float[ndarray, "T E a"],
     n: int,
 ) -> Windows:
     """Errors of n-step returns when each member goes its own way.
 
     Windows lie whole inside their episodes and begin where those of `windows` do. The
-    error is that of the members' mean, sigma their standard deviation.
+    error is that of the members' mean, sigma their standard deviation. The policy must
+    react to where a member goes: replayed actions would not balance a pendulum.
     """
     places = [
         (number, t)
@@ -215,7 +235,7 @@ def rolled_alone(
         nothing = np.zeros(0)
         return Windows(nothing, nothing, np.zeros(0, int))
     starts = np.stack([real[e].observations[t] for e, t in places])
-    actions = np.stack([real[e].actions[t : t + n] for e, t in places], 1)
+    drawn = np.stack([noise[t : t + n, e] for e, t in places], 1)
     rewards = np.stack([real[e].rewards[t : t + n] for e, t in places], 1)
     last = np.stack([real[e].observations[t + n] for e, t in places])
     over = np.array([real[e].terminated and t + n == len(real[e]) for e, t in places])
@@ -223,8 +243,10 @@ def rolled_alone(
     left = None
     if whole is not None:
         left = jnp.asarray([whole - t - n for _, t in places])
-    given = (jnp.asarray(x) for x in (starts, actions, rewards, last, over))
-    came, members = _n_step_returns(state.value, dynamics, rules, *given, left)
+    given = (jnp.asarray(x) for x in (starts, drawn, rewards, last, over))
+    came, members = _n_step_returns(
+        state.policy, state.value, dynamics, rules, *given, left
+    )
     error = np.asarray(came - members.mean(0), np.float64)
     sigma = np.asarray(members, np.float64).std(0)
     sound = np.isfinite(error) & np.isfinite(sigma) & (sigma > 0)
@@ -234,17 +256,18 @@ def rolled_alone(
 
 @jit
 def _n_step_returns(
+    policy: GaussianPolicy,
     value: Value,
     dynamics: Dynamics,
     rules: ImaginationRules,
     starts: Float[Array, "w o"],
-    actions: Float[Array, "n w a"],
+    noise: Float[Array, "n w a"],
     rewards: Float[Array, "n w"],
     last: Float[Array, "w o"],
     over: Array,
     left: Int[Array, " w"] | None,
 ) -> tuple[Float[Array, " w"], Float[Array, "K w"]]:
-    """Real n-step returns, and those of every member under the recorded actions."""
+    """Real n-step returns, and those of the policy in every member."""
     gamma, members = rules.returns.gamma, dynamics.members.count
 
     def values_of(states: Float[Array, "*b o"]) -> Float[Array, "*b"]:
@@ -257,9 +280,8 @@ def _n_step_returns(
         carry: tuple[Array, Array, Array, Array], now: Array
     ) -> tuple[tuple[Array, Array, Array, Array], None]:
         states, running, discount, total = carry
-        following, raw, ended = dynamics.move(
-            states, jnp.broadcast_to(now, (members, *now.shape))
-        )
+        drawn = policy.mean(dynamics.observation.normalise(states)) + now
+        following, raw, ended = dynamics.move(states, rules.box.to_box(drawn))
         total = total + jnp.where(running, discount * scaled(raw), 0.0)
         # What has ended stays where it is, and earns nothing more.
         states = jnp.where(running[..., None], following, states)
@@ -268,7 +290,7 @@ def _n_step_returns(
     first = jnp.broadcast_to(starts, (members, *starts.shape))
     running = jnp.ones(first.shape[:-1], bool)
     begin = (first, running, jnp.ones(()), jnp.zeros(running.shape))
-    (states, running, discount, total), _ = jax.lax.scan(step, begin, actions)
+    (states, running, discount, total), _ = jax.lax.scan(step, begin, noise)
     predicted = total + discount * jnp.where(running, values_of(states), 0.0)
     discounts = gamma ** jnp.arange(len(rewards))
     later = jnp.where(over, 0.0, values_of(last))
@@ -424,8 +446,8 @@ _HEAD = f"""## Calibration by training stage
 Errors of n-step returns along fresh real episodes, in units of the task's reward; means
 over n = {", ".join(map(str, STEPS))}, as far as episodes go. U is Algorithm 1's, F the
 variance over members of the sum of their deviations, U_ρ lies between; "members alone"
-follow their own predictions under the recorded actions. Recalibrated (c): scale and ρ
-come from one half of the episodes, the scores from the other. Sharpness is mean σ."""
+is the policy in each member by itself. Recalibrated (c): scale and ρ come from one half
+of the episodes, the scores from the other. Sharpness is the mean σ."""
 
 
 def _table(rows: Sequence[Row]) -> str:
