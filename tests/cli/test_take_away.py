@@ -60,7 +60,7 @@ def untrained(path: Path, **changes: Any) -> Path:
     agent = POMBU("Point2D", preset="smoke")
     policy = replace(agent.state.policy, **changes)
     state = replace(agent.state, policy=policy)
-    export_policy(path, agent.learner.task, state, {"algorithm": "pombu"})
+    export_policy(path, agent.learner, state, {"algorithm": "pombu"})
     return path
 
 

@@ -13,24 +13,28 @@ the folder of any `pombu train`.
 
 import signal
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
 import gymnasium
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from pombu.agent import ask_tell
 from pombu.agent.ask_tell import Proposal
-from pombu.agent.inputs import MOST_STEPS, array_like, as_numpy, whole, with_options
-from pombu.agent.runs import Which, algorithm_of, load_run
-from pombu.agent.world_model import ModelAccess, padded, q_uncertainties
+from pombu.agent.inputs import MOST_STEPS, whole, with_options
+from pombu.agent.runs import (
+    DEFAULT_PRESET,
+    Which,
+    algorithm_of,
+    load_run,
+    read_config,
+)
+from pombu.agent.world_model import ModelAccess, UncertaintyAccess
 from pombu.algorithms import presets, registry
-from pombu.algorithms.config import budget
-from pombu.algorithms.pombu.learner import Learner, State
+from pombu.algorithms.config import budget, last_iteration
 from pombu.data import read_logged
 from pombu.data.episodes import EPISODES, EpisodeStore
 from pombu.envs import EnvConfig, Episode, load, short_name
@@ -41,7 +45,6 @@ from pombu.errors import StoppedError, UsageError
 from pombu.files import as_path
 from pombu.parallel import use_compilation_cache
 from pombu.rng import Keys, require_seed
-from pombu.rollout.q_value import QEstimate, interval, q_estimate, require_calibrated
 from pombu.training import checkpoint as checkpoints
 from pombu.training import config_file
 from pombu.training.algorithm import (
@@ -53,7 +56,7 @@ from pombu.training.algorithm import (
     usual_share,
 )
 from pombu.training.callbacks import Callback, CallbackLike, Progress, as_callbacks
-from pombu.training.display import TensorBoard, display
+from pombu.training.display import TensorBoard, WeightsAndBiases, display
 from pombu.training.loop import Evaluation, evaluate, identity, learn
 from pombu.training.metrics import require_finite
 from pombu.training.run import CONFIG, Run, RunSpec, create, open_run
@@ -117,6 +120,38 @@ class Agent(ModelAccess):
             state, episodes = registry.begin_from(learner, seed, logged)
         self._hold(learner, state, episodes, seed, preset, tensorboard_log)
 
+    @classmethod
+    def from_config(
+        cls: type[A],
+        path: str | Path,
+        env: str | Callable[..., Any] | gymnasium.Env[Any, Any] | None = None,
+        **options: Any,
+    ) -> A:
+        """Make an untrained agent as a config file says.
+
+        `learn()` without a number of steps then does what `pombu train --config` does.
+
+        Args:
+            path: TOML or JSON, such as a run's config.json, or a run folder.
+            env: another environment, or the same again where it is code.
+            **options: what the class takes beside, such as `seed`, and options of the
+                algorithm; they win over the file.
+        """
+        file = read_config(path)
+        algorithm = file.settings.get("algorithm", cls.algorithm)
+        if algorithm != cls.algorithm:
+            raise UsageError(
+                f"{file.path} is about {algorithm}, not {cls.algorithm}: use the class "
+                "of that name."
+            )
+        preset = file.settings.get("preset", DEFAULT_PRESET)
+        name = None if env is None else config_of(env).id
+        config = file.config(cls.algorithm, preset, name)
+        options = {"seed": file.settings.get("seed", 0), **options}
+        agent = cls(preset=preset, config=config, **options)
+        agent._asked = file.settings
+        return agent
+
     def _hold(
         self,
         learner: Algorithm[Any],
@@ -138,6 +173,8 @@ class Agent(ModelAccess):
         self._acting: tuple[Any, Policy] | None = None
         self._tensorboard_log = tensorboard_log
         self._told: set[str] = set()
+        self._asked: Mapping[str, Any] = {}
+        """Fields of the run's `RunSpec` that a config file names."""
 
     @property
     def real_steps(self) -> int:
@@ -173,8 +210,13 @@ class Agent(ModelAccess):
             StoppedError: Another signal asked to stop. They are kept as well.
         """
         horizon = self.learner.task.horizon
+        end = None
         if total_timesteps is None:
-            total_timesteps = budget(self.config, lambda: horizon)
+            total_timesteps = self._asked.get("total_steps")
+            last = last_iteration(self.config, self._preset, total_timesteps)
+            last = self._asked.get("last_iteration") or last
+            end = None if last is None else int(self.state.iteration) + last
+            total_timesteps = budget(self.config, lambda: horizon, total_timesteps)
         total_timesteps = whole("total_timesteps", total_timesteps, 1, MOST_STEPS)
         before = int(self.state.real_steps)
         budget(self.config, lambda: horizon, before + total_timesteps)
@@ -183,16 +225,21 @@ class Agent(ModelAccess):
         run = None
         if out is not None:
             self._warn_if_unnamed()
-            run = create(as_path("out", out), self._spec(target))
+            spec = replace(self._spec(target), last_iteration=end)
+            run = create(as_path("out", out), spec)
         begin = (self.state, self.episodes)
-        all_callbacks: list[Callback] = [_KeepState(self)]
+        all_callbacks: list[Callback] = [_KeepState(self, end)]
         if progress_bar:
             all_callbacks.append(display())
         if self._tensorboard_log is not None:
             all_callbacks.append(TensorBoard(Path(self._tensorboard_log)))
+        elif run is not None and run.spec.tensorboard:
+            all_callbacks.append(TensorBoard())
+        if self._asked.get("wandb"):
+            all_callbacks.append(WeightsAndBiases())
         all_callbacks += [*as_callbacks(callback), *as_callbacks(callbacks)]
         self._explored = None
-        share = usual_share(self.learner.task)
+        share = self._spec(target).evaluation_share
         result = learn(
             self.learner, self.seed, target, all_callbacks, run, begin, share
         )
@@ -376,25 +423,29 @@ class Agent(ModelAccess):
         return agent
 
     def _spec(self, total_steps: int) -> RunSpec:
-        return RunSpec(
-            algorithm=self.algorithm,
-            preset=self._preset,
-            seed=self.seed,
-            total_steps=total_steps,
-            config=config_file.to_json(self.config),
-            evaluation_share=usual_share(self.learner.task),
-        )
+        usual = {"evaluation_share": usual_share(self.learner.task)}
+        own = {
+            "algorithm": self.algorithm,
+            "preset": self._preset,
+            "seed": self.seed,
+            "total_steps": total_steps,
+            "config": config_file.to_json(self.config),
+        }
+        return RunSpec(**{**usual, **self._asked, "last_iteration": None, **own})
 
 
 class _KeepState(Callback):
-    """Gives the agent each iteration's state, so that a later fault loses none."""
+    """Gives the agent each iteration's state, so that a later fault loses none; ends
+    with the last iteration, where there is one."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, end: int | None = None) -> None:
         self._agent = agent
+        self._end = end
 
-    def on_iteration(self, progress: Progress) -> None:
+    def on_iteration(self, progress: Progress) -> bool:
         self._agent.state = progress.state
         self._agent.history.append(dict(progress.metrics))
+        return self._end is None or progress.iteration < self._end
 
 
 def _stopped(number: int) -> BaseException:
@@ -409,63 +460,8 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=3)
 
 
-class _WithEnsemble(Agent):
+class _WithEnsemble(UncertaintyAccess, Agent):
     """Agents whose ensemble tells how uncertain a Q-value is."""
-
-    learner: Learner
-    state: State
-
-    def q_uncertainty(self, observation: Any, action: Any, rollouts: int = 20) -> Any:
-        """sqrt(U) of Q(s, a) under the current policy, in units of the task's reward.
-
-        It is an array with one number per pair, also where there is only one, and one
-        of JAX or PyTorch where the observation is. Before anything was learned it tells
-        how far untrained networks lie apart.
-
-        Args:
-            observation: one observation or a batch.
-            action: in the environment's own units; clipped to its bounds.
-            rollouts: imagined trajectories per pair whose variances are averaged.
-        """
-        given = self._for_q(as_numpy(observation), as_numpy(action), rollouts)
-        return array_like(observation, q_uncertainties(*given))
-
-    def q_interval(
-        self, observation: Any, action: Any, level: float = 0.9, rollouts: int = 20
-    ) -> tuple[Any, Any]:
-        """Lower and upper ends of intervals around Q(s, a), corrected by real episodes.
-
-        They are arrays as those of `q_uncertainty`, in units of the task's reward. The
-        correction was fitted in the last evaluation (`calibration.use`). Where every
-        imagined trajectory ran away the interval is infinite.
-
-        Args:
-            observation: one observation or a batch.
-            action: in the environment's own units; clipped to its bounds.
-            level: share of true Q-values to hold, in (0, 1).
-            rollouts: imagined trajectories per pair.
-
-        Raises:
-            UsageError: The agent never saw a held-out episode, its members agree
-                entirely, or the level is no share.
-        """
-        calibrated = require_calibrated(self.state.calibration)
-        given = self._for_q(as_numpy(observation), as_numpy(action), rollouts)
-        policy, value, dynamics, rules, states, actions, number, key = given
-        found = q_estimate(
-            policy,
-            value,
-            dynamics,
-            rules,
-            jnp.asarray(padded(states)),
-            jnp.asarray(padded(actions)),
-            number,
-            key,
-            jnp.float32(calibrated.rho),
-        )
-        only = QEstimate(*(x[: len(states)] for x in found))
-        low, high = interval(only, calibrated, number, level)
-        return array_like(observation, low), array_like(observation, high)
 
 
 def agent_class(algorithm: str) -> type[Agent]:

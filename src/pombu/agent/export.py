@@ -16,44 +16,41 @@ from pombu.envs import Task
 from pombu.envs.catalogue import in_one_line
 from pombu.errors import RunError, UsageError
 from pombu.files import write_atomic
-from pombu.nn import MLP, GaussianPolicy, SquashedPolicy
-from pombu.training.algorithm import Policy
+from pombu.nn import MLP, GaussianPolicy, PlainPolicy, SquashedPolicy
+from pombu.training.algorithm import Algorithm, Policy
 
 PREVIEW_FRAMES = 60
 PREVIEW_WIDTH = 240
 
 
-def export_policy(path: Path, task: Task, state: Any, about: dict[str, Any]) -> None:
+def export_policy(
+    path: Path, algorithm: Algorithm[Any], state: Any, about: dict[str, Any]
+) -> None:
     """Write the policy's network, its input's units and the action box.
 
     A Gaussian policy's log-std is written too; what makes another policy differ (SiLU
-    layers, tanh after the mean) is an entry of that name. `pombu.agent.numpy_policy`
-    reads it back in a few lines of NumPy.
+    or ReLU layers, tanh after the mean) is an entry of that name.
+    `pombu.agent.numpy_policy` reads it back in a few lines of NumPy.
 
     Raises:
-        UsageError: The state holds no policy of this kind.
+        UsageError: The state holds no policy network.
         RunError: The policy has numbers that are not finite.
     """
-    policy = getattr(state, "policy", None)
-    experience = getattr(state, "experience", None)
-    if not (
-        isinstance(policy, GaussianPolicy | SquashedPolicy)
-        and isinstance(experience, Experience)
-    ):
-        raise UsageError(
-            f"A {about.get('algorithm')} policy cannot be exported: only those of "
-            "algorithms that learn a Gaussian policy network can, such as pombu."
-        )
-    network, own = _network(policy)
+    policy, box = _plain_policy(algorithm, state), algorithm.task.action_box
     arrays = {
-        "observation_mean": experience.observation.mean,
-        "observation_std": experience.observation.std,
-        "low": np.asarray(task.action_box.low),
-        "high": np.asarray(task.action_box.high),
-        **own,
+        "observation_mean": policy.observation_mean,
+        "observation_std": policy.observation_std,
+        "low": np.asarray(box.low),
+        "high": np.asarray(box.high),
     }
+    if policy.log_std is not None:
+        arrays["log_std"] = policy.log_std
+    if policy.squash:
+        arrays["squash"] = np.ones(1)
+    if policy.mean.activation != "tanh":
+        arrays[policy.mean.activation] = np.ones(1)
     for i, (weight, bias) in enumerate(
-        zip(network.weights, network.biases, strict=True)
+        zip(policy.mean.weights, policy.mean.biases, strict=True)
     ):
         arrays[f"weight_{i}"] = np.asarray(weight)
         arrays[f"bias_{i}"] = np.asarray(bias)
@@ -70,12 +67,25 @@ def export_policy(path: Path, task: Task, state: Any, about: dict[str, Any]) -> 
     write_atomic(path, save(plain, {"pombu": json.dumps(seal)}))
 
 
-def _network(
-    policy: GaussianPolicy | SquashedPolicy,
-) -> tuple[MLP, dict[str, np.ndarray]]:
-    """The layers of the mean, and the entries that only this kind of policy has."""
+def _plain_policy(algorithm: Algorithm[Any], state: Any) -> PlainPolicy:
+    """The policy network of a state, as its learner or its kind says."""
+    own = getattr(algorithm, "plain_policy", None)
+    if own is not None:
+        taken: PlainPolicy = own(state)
+        return taken
+    policy = getattr(state, "policy", None)
+    experience = getattr(state, "experience", None)
+    if not (
+        isinstance(policy, GaussianPolicy | SquashedPolicy)
+        and isinstance(experience, Experience)
+    ):
+        raise UsageError(
+            f"A {algorithm.name} policy cannot be exported: only those of algorithms "
+            "that learn a policy network can, such as pombu."
+        )
+    units = (experience.observation.mean, experience.observation.std)
     if isinstance(policy, GaussianPolicy):
-        return policy.mean, {"log_std": np.asarray(policy.log_std)}
+        return PlainPolicy(policy.mean, *units, np.asarray(policy.log_std))
     net = policy.network
     actions = net.biases[-1].shape[0] // 2
     mean = MLP(
@@ -83,7 +93,7 @@ def _network(
         (*net.biases[:-1], net.biases[-1][:actions]),
         net.activation,
     )
-    return mean, {"silu": np.ones(1), "squash": np.ones(1)}
+    return PlainPolicy(mean, *units, squash=True)
 
 
 def frames(

@@ -42,6 +42,8 @@ def load_policy(path: str) -> Callable[[Any], np.ndarray]:
     depth = sum(name.startswith("weight_") for name in p)
 
     def bend(x: np.ndarray) -> Any:
+        if "relu" in p:
+            return np.maximum(x, 0)
         # x sigmoid(x), in a form that cannot overflow.
         return x * (1 + np.tanh(x / 2)) / 2 if "silu" in p else np.tanh(x)
 

@@ -13,17 +13,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from pombu.agent.inputs import MOST_STEPS, as_rows, whole
+from pombu.agent.inputs import MOST_STEPS, array_like, as_numpy, as_rows, whole
 from pombu.algorithms.base import ModelLearner
 from pombu.dynamics.model import Dynamics, Step
 from pombu.envs import ActionBox
 from pombu.envs.wrappers import flatten_rows
 from pombu.errors import UsageError
-from pombu.nn import MLP, predict_value
+from pombu.nn import MLP, TimedValue, Value, predict_value
 from pombu.parallel import jit
 from pombu.rng import Keys
 from pombu.rollout.imagine import ImaginationRules
-from pombu.rollout.q_value import q_returns, q_uncertainty
+from pombu.rollout.q_value import (
+    QEstimate,
+    interval,
+    q_estimate,
+    q_returns,
+    q_uncertainty,
+    require_calibrated,
+)
 from pombu.training.algorithm import Algorithm, Planner, Policy
 
 
@@ -83,14 +90,14 @@ def rules_for(learner: Any, horizon: int) -> ImaginationRules:
     return rules
 
 
-def value_network(learner: Algorithm[Any], state: Any) -> MLP:
+def value_network(learner: Algorithm[Any], state: Any) -> Value:
     """V of an agent.
 
     Raises:
         UsageError: It has none.
     """
     value = getattr(state, "value", None)
-    if not isinstance(value, MLP):
+    if not isinstance(value, MLP | TimedValue):
         raise UsageError(
             f"{learner.name} has no value function here: choose pombu or meppo, or "
             "set baseline.kind to network where the algorithm has that option."
@@ -159,17 +166,21 @@ def roll_out(
 
 
 def values(
-    value: MLP, dynamics: Dynamics, observations: np.ndarray, scaled: bool
+    value: Value,
+    dynamics: Dynamics,
+    observations: np.ndarray,
+    scaled: bool,
+    left: int,
 ) -> Float[np.ndarray, " n"]:
     """V of observations, in units of the task's reward."""
     normal = dynamics.observation.normalise(jnp.asarray(padded(observations)))
     unit = dynamics.return_std if scaled else 1.0
-    return np.asarray(predict_value(value, normal) * unit)[: len(observations)]
+    return np.asarray(predict_value(value, normal, left) * unit)[: len(observations)]
 
 
 def q_values(
     policy: Any,
-    value: MLP,
+    value: Value,
     dynamics: Dynamics,
     rules: ImaginationRules,
     observations: np.ndarray,
@@ -190,7 +201,7 @@ def q_values(
 
 def q_uncertainties(
     policy: Any,
-    value: MLP,
+    value: Value,
     dynamics: Dynamics,
     rules: ImaginationRules,
     observations: np.ndarray,
@@ -256,15 +267,23 @@ class ModelAccess:
 
         return roll_out(dynamics, act, self._rows(observation)[0], steps)
 
-    def value(self, observation: Any) -> np.ndarray:
+    def value(self, observation: Any, steps_left: int | None = None) -> np.ndarray:
         """V of the policy, one number per observation, in units of reward.
 
         It is discounted, as the config's `returns.gamma` says.
+
+        Args:
+            observation: one observation or a batch.
+            steps_left: how many the episode has left, for a V that knows the step
+                (`value.clock`); None is a whole episode.
         """
+        horizon = self.learner.task.horizon
+        left = horizon if steps_left is None else steps_left
+        left = whole("steps_left", left, 0, horizon)
         value = value_network(self.learner, self.state)
         dynamics = model_of(self.learner, self.state)
         scaled = self.config.returns.scale_rewards
-        return values(value, dynamics, self._rows(observation)[0], scaled)
+        return values(value, dynamics, self._rows(observation)[0], scaled, left)
 
     def q_value(self, observation: Any, action: Any, rollouts: int = 20) -> np.ndarray:
         """Q(s, a) of the policy, as imagined: one number per pair, in units of reward.
@@ -325,3 +344,61 @@ class ModelAccess:
             self._acting = self.state, self.learner.policy(self.state)
         policy = self._acting[1]
         return policy.begin() if isinstance(policy, Planner) else policy
+
+
+class UncertaintyAccess(ModelAccess):
+    """The part of an agent that tells how uncertain Q-values are."""
+
+    state: Any
+
+    def q_uncertainty(self, observation: Any, action: Any, rollouts: int = 20) -> Any:
+        """sqrt(U) of Q(s, a) under the current policy, in units of the task's reward.
+
+        It is an array with one number per pair, also where there is only one, and one
+        of JAX or PyTorch where the observation is. Before anything was learned it tells
+        how far untrained networks lie apart.
+
+        Args:
+            observation: one observation or a batch.
+            action: in the environment's own units; clipped to its bounds.
+            rollouts: imagined trajectories per pair whose variances are averaged.
+        """
+        given = self._for_q(as_numpy(observation), as_numpy(action), rollouts)
+        return array_like(observation, q_uncertainties(*given))
+
+    def q_interval(
+        self, observation: Any, action: Any, level: float = 0.9, rollouts: int = 20
+    ) -> tuple[Any, Any]:
+        """Lower and upper ends of intervals around Q(s, a), corrected by real episodes.
+
+        They are arrays as those of `q_uncertainty`, in units of the task's reward. The
+        correction was fitted in the last evaluation (`calibration.use`). Where every
+        imagined trajectory ran away the interval is infinite.
+
+        Args:
+            observation: one observation or a batch.
+            action: in the environment's own units; clipped to its bounds.
+            level: share of true Q-values to hold, in (0, 1).
+            rollouts: imagined trajectories per pair.
+
+        Raises:
+            UsageError: The agent never saw a held-out episode, its members agree
+                entirely, or the level is no share.
+        """
+        calibrated = require_calibrated(self.state.calibration)
+        given = self._for_q(as_numpy(observation), as_numpy(action), rollouts)
+        policy, value, dynamics, rules, states, actions, number, key = given
+        found = q_estimate(
+            policy,
+            value,
+            dynamics,
+            rules,
+            jnp.asarray(padded(states)),
+            jnp.asarray(padded(actions)),
+            number,
+            key,
+            jnp.float32(calibrated.rho),
+        )
+        only = QEstimate(*(x[: len(states)] for x in found))
+        low, high = interval(only, calibrated, number, level)
+        return array_like(observation, low), array_like(observation, high)

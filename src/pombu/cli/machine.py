@@ -27,10 +27,11 @@ CORE = (
     "matplotlib",
 )
 EXTRAS = {
-    "baselines": ("stable-baselines3",),
+    "baselines": ("sbx-rl",),
     "tensorboard": ("tensorboardX",),
     "wandb": ("wandb",),
     "ray": ("ray",),
+    "tune": ("optuna",),
     "report": ("plotly", "imageio", "imageio-ffmpeg"),
 }
 LITTLE_DISK_GB = 2.0

@@ -122,7 +122,7 @@ class Export:
         }
         if algorithm.task.layout is not None:
             about["observation"] = algorithm.task.observation_parts
-        export_policy(self.file, algorithm.task, state, about)
+        export_policy(self.file, algorithm, state, about)
         if self.json:
             print(json.dumps({"file": str(self.file), **about}))
         else:

@@ -11,19 +11,24 @@ from typing import Annotated, Any, Generic, TypeVar
 import tyro
 from rich.console import Console
 
-from pombu.agent.runs import algorithm_of
+from pombu.agent.runs import (
+    DEFAULT_ALGORITHM,
+    DEFAULT_ENV,
+    DEFAULT_PRESET,
+    ConfigFile,
+    algorithm_of,
+    config_toml,
+    read_config,
+)
 from pombu.algorithms import presets, registry
 from pombu.algorithms.config import budget, last_iteration
 from pombu.cli import parsing
+from pombu.cli.lists import check_and_describe
 from pombu.cli.parsing import ENV_OPTIONS, EnvOptions
 from pombu.data import read_logged
-from pombu.dynamics.model import require_reward
 from pombu.envs import (
-    CATALOGUE,
     EnvConfig,
-    Report,
     Task,
-    check,
     load,
     resolve,
     short_name,
@@ -40,11 +45,6 @@ from pombu.training.loop import Result, learn
 from pombu.training.run import Run, RunSpec, create, open_run, require_free
 
 C = TypeVar("C")
-ENV, ALGORITHM, PRESET = "HalfCheetah", "pombu", "fast"
-CHECK_STEPS, CHECK_RESETS = 100, 20
-"""Real steps and resets of the check before training; they are not learned from."""
-TOLERATED = ("determinism", "start distribution")
-"""Findings that a run can live with: they are told, and training begins."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,12 +62,19 @@ class Train(Generic[C]):
       pombu train --env Pendulum-v1
       pombu train --env my_module:make_env --total-steps 20000 --tensorboard
       pombu train --env my_module:make_env --data logged.npz
+      pombu train --env Ant --alpha 0.75 --print-config > run.toml
+      pombu train --config run.toml --seed 1
     """
 
     config: Annotated[C, tyro.conf.arg(name="")]
-    algo: str = ALGORITHM
+    file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    """A config file, TOML or JSON: a run's config.json, or what `--print-config`
+    wrote. Flags win over it."""
+    print_config: bool = False
+    """Print every value as TOML for `--config`, and train nothing."""
+    algo: str = DEFAULT_ALGORITHM
     """The algorithm."""
-    preset: str = PRESET
+    preset: str = DEFAULT_PRESET
     """Where the config's values come from; `pombu presets` lists them."""
     seed: int = 0
     """The same seed gives the same run."""
@@ -102,29 +109,22 @@ class Train(Generic[C]):
     """Send metrics to Weights & Biases."""
     json: bool = False
     """Print one JSON object at the end; progress goes to standard error."""
+    last_iteration: tyro.conf.Suppress[int | None] = None
+    """Not a flag: the last iteration that a config file names."""
 
     def run(self) -> int:
         """Train to the end or until stopped."""
         config: Any = self.config
         config = dataclasses.replace(config, env=self.environment)
+        if self.print_config:
+            print(config_toml(self.spec(load(config.env), config)), end="")
+            return 0
         out = self.out or self._folder(config.env)
         require_free(out)
         console = announce(f"Preparing {self.algo} on {config.env.id}.", self.json)
         task = load(config.env)
         algorithm = registry.make(self.algo, task, config)
-        spec = RunSpec(
-            algorithm=self.algo,
-            preset=self.preset,
-            seed=self.seed,
-            total_steps=budget(config, lambda: task.horizon, self.total_steps),
-            config=config_file.to_json(config),
-            checkpoint_every=self.checkpoint_every,
-            keep_checkpoints=self.keep_checkpoints,
-            tensorboard=self.tensorboard,
-            wandb=self.wandb,
-            evaluation_share=share_of(self.evaluation_share, usual_share(task)),
-            last_iteration=last_iteration(config, self.preset, self.total_steps),
-        )
+        spec = self.spec(task, config)
         callbacks = callbacks_of(console, spec, self.target_return, self.max_minutes)
         logged = None
         if self.data is not None:
@@ -142,6 +142,23 @@ class Train(Generic[C]):
         result = learn(algorithm, spec.seed, spec.total_steps, callbacks, run, begin)
         return print_result(run, result, self.json)
 
+    def spec(self, task: Task, config: Any) -> RunSpec:
+        """What the run folder will say."""
+        last = last_iteration(config, self.preset, self.total_steps)
+        return RunSpec(
+            algorithm=self.algo,
+            preset=self.preset,
+            seed=self.seed,
+            total_steps=budget(config, lambda: task.horizon, self.total_steps),
+            config=config_file.to_json(config),
+            checkpoint_every=self.checkpoint_every,
+            keep_checkpoints=self.keep_checkpoints,
+            tensorboard=self.tensorboard,
+            wandb=self.wandb,
+            evaluation_share=share_of(self.evaluation_share, usual_share(task)),
+            last_iteration=self.last_iteration or last,
+        )
+
     @property
     def environment(self) -> EnvConfig:
         """The environment with every option that was given."""
@@ -158,16 +175,25 @@ def parse_train(arguments: Sequence[str]) -> Train[Any]:
     if not arguments:
         raise UsageError(
             "what to train is not said: name an environment, as in "
-            f"`pombu train --env {ENV}`; `pombu envs` lists them, and "
+            f"`pombu train --env {DEFAULT_ENV}`; `pombu envs` lists them, and "
             "`pombu train --help` the options."
         )
-    env = last_value(arguments, "--env") or ENV
-    algo = last_value(arguments, "--algo") or ALGORITHM
-    preset = last_value(arguments, "--preset") or PRESET
-    horizon = last_value(arguments, "--horizon") or ""
+    env, horizon = (last_value(arguments, flag) for flag in ("--env", "--horizon"))
+    steps = int(horizon) if horizon and horizon.isdecimal() and int(horizon) else None
+    named: dict[str, Any] = {}
+    path = last_value(arguments, "--config")
+    asked = None if path is None else read_config(path)
+    if asked is not None:
+        named = settings_of(asked, arguments)
+    algo = named.pop("algorithm", DEFAULT_ALGORITHM)
+    algo = last_value(arguments, "--algo") or algo
+    preset = last_value(arguments, "--preset") or named.get("preset", DEFAULT_PRESET)
+    named.update(algo=algo, preset=preset)
     registry.find(algo)
-    steps = int(horizon) if horizon.isdecimal() and int(horizon) > 0 else None
-    config = presets.preset(algo, preset, resolve(env), steps)
+    if asked is None:
+        config = presets.preset(algo, preset, resolve(env or DEFAULT_ENV), steps)
+    else:
+        config = asked.config(algo, preset, env, steps)
     refuse_foreign_options(arguments, algo)
     # The flags are the fields of this algorithm's config, known only now.
     command: Any = Train[type(config)]
@@ -175,10 +201,33 @@ def parse_train(arguments: Sequence[str]) -> Train[Any]:
         command,
         "train",
         arguments,
-        default=Train(config, algo, preset, options=EnvOptions(**vars(config.env))),
+        default=Train(config, options=EnvOptions(**vars(config.env)), **named),
         registry=environments_by_name(config.env),
     )
     return parsed
+
+
+def settings_of(file: ConfigFile, arguments: Sequence[str]) -> dict[str, Any]:
+    """What a config file says of a run beside its config, where no flag differs.
+
+    Raises:
+        UsageError: A preset is asked for that has nothing left to give.
+    """
+    given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+    named = dict(file.settings)
+    if file.is_whole and "--preset" in given:
+        raise UsageError(
+            f"--preset changes nothing, because {file.path} has every value: leave "
+            "the flag out, or remove from the file what the preset is to give, and "
+            "its `format`."
+        )
+    if "--iterations" in given:  # a new plan, from which the steps follow
+        named.pop("total_steps", None)
+    if given & {"--iterations", "--total-steps"}:
+        named.pop("last_iteration", None)
+    if "evaluation_share" in named and named["evaluation_share"] is None:
+        named["evaluation_share"] = math.inf  # as the flag spells it
+    return named
 
 
 def refuse_foreign_options(arguments: Sequence[str], algo: str) -> None:
@@ -232,112 +281,6 @@ def share_of(asked: float | None, otherwise: float | None) -> float | None:
     if asked is None:
         return otherwise
     return None if asked == math.inf else asked
-
-
-def check_and_describe(
-    task: Task, config: Any, share: float | None = None
-) -> list[str]:
-    """What pombu will use in an environment that is not its own, line by line.
-
-    Raises:
-        UsageError: The check found what would spoil the run, or the reward is to be
-            known and is not.
-    """
-    if any(entry.id == task.config.id for entry in CATALOGUE):
-        return []
-    model: Any = getattr(config, "model", None)
-    if hasattr(model, "reward"):
-        require_reward(task, model.reward)
-    report = check(task, CHECK_STEPS, resets=CHECK_RESETS)
-    for finding in report.findings:
-        if finding.verdict == "fail" and finding.subject not in TOLERATED:
-            raise UsageError(
-                f"{task.config.id} failed the check of its {finding.subject} "
-                f"({finding.detail}): fix it, `pombu check-env {task.config.id}` says "
-                "more; or train all the same with --no-check."
-            )
-    return [
-        _describe_sizes(task),
-        *_describe_model(task, config, report),
-        _describe_steps(task, config, share),
-        *_describe_warnings(report),
-    ]
-
-
-def _describe_sizes(task: Task) -> str:
-    box = task.action_box
-    bounds = {
-        f"[{low:g}, {high:g}]" for low, high in zip(box.low, box.high, strict=True)
-    }
-    within = f"in {bounds.pop()}" if len(bounds) == 1 else "in bounds of their own"
-    flattened = ""
-    if task.layout is not None:
-        parts = getattr(task.layout, "spaces", ())
-        named = f" of {', '.join(parts)}" if isinstance(parts, dict) else ""
-        flattened = f" (flattened from a {type(task.layout).__name__}{named})"
-    return (
-        f"{task.config.id}: {task.observation_dim} observed numbers{flattened}, "
-        f"actions of {task.action_dim} {within}, episodes of at most "
-        f"{task.horizon} steps."
-    )
-
-
-def _describe_model(task: Task, config: Any, report: Report) -> list[str]:
-    """Where reward, ends and starts of imagined trajectories come from."""
-    model: Any = getattr(config, "model", None)
-    if not hasattr(model, "reward"):
-        return []
-    details = {finding.subject: finding.detail for finding in report.findings}
-    seen = details["reward"].partition("(seen: ")[2].rstrip(")")
-    reward = "the environment's own function, which the check confirmed."
-    if model.reward == "learned":
-        reward = "learned beside the dynamics" + (f"; seen {seen}." if seen else ".")
-    ends = "learned from real episodes that terminate; until one does, none."
-    if getattr(model, "termination", "known") == "known":
-        ends = "the environment's own function."
-        if "terminal" not in task.known:
-            ends = "none: no imagined trajectory ends before its time limit."
-    starts = "the environment's own distribution."
-    if "initial" not in task.known:
-        starts = "resets that were observed."
-    share = getattr(getattr(config, "imagination", None), "real_starts", 0.0)
-    if share:
-        starts = f"{starts[:-1]}, and for {share:.0%} other real states."
-    return [f"  reward: {reward}", f"  termination: {ends}", f"  starts: {starts}"]
-
-
-def _describe_steps(task: Task, config: Any, share: float | None) -> str:
-    """What an iteration costs in the real environment."""
-    most = config.trajectories * task.horizon
-    least = getattr(config, "least_steps", 0)
-    number = config.evaluation_episodes
-    learned = (
-        f"  an iteration: {'at least' if least else 'up to'} {least or most:,} "
-        "real steps to learn from"
-    )
-    if not number:
-        return f"{learned}."
-    if share is not None:
-        return (
-            f"{learned}; evaluation steps are not counted and are about {share:.0%} as "
-            "many (`--evaluation-share`)."
-        )
-    measured = (
-        f"{2 * number} more episodes to measure the policy with and without its noise"
-    )
-    if hasattr(config, "planner"):  # which has none
-        measured = f"{number} more episodes to measure the planner"
-    return (
-        f"{learned}, and {measured}, which are not counted (`--evaluation-episodes`)."
-    )
-
-
-def _describe_warnings(report: Report) -> list[str]:
-    return [
-        f"  note: {finding.subject}: {finding.detail}."
-        for finding in report.findings
-        if finding.verdict != "pass"
-    ]
 
 
 def announce(text: str, json_output: bool) -> Console:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -97,6 +97,7 @@ class RayBackend:
         self._workers = options.workers
         self._retries = options.retries
         self._lost: Counter[Path] = Counter()
+        self._stopped: set[Path] = set()
         self._running: dict[Path, Any] = {}
         self.pids: dict[Path, int] = {}
         """The worker process of each run that goes on."""
@@ -122,6 +123,7 @@ class RayBackend:
 
     def start(self, path: Path, trusted: str | None) -> None:
         """Send the run folder to a worker."""
+        self._stopped.discard(path)
         changes, _ = read_changes(path, {})
         self._running[path] = (
             self._task.remote(path.name, changes, self._cores, self._gpus, trusted),
@@ -160,11 +162,12 @@ class RayBackend:
                 ended[path] = end_state
         return ended
 
-    def stop(self) -> None:
+    def stop(self, paths: Collection[Path] | None = None) -> None:
         """Cancel the tasks: every finished iteration is here already."""
-        for reports, _ in self._running.values():
-            self._ray.cancel(reports, force=True)
-        self._retries = -1
+        for path, (reports, _) in self._running.items():
+            if paths is None or path in paths:
+                self._stopped.add(path)
+                self._ray.cancel(reports, force=True)
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
@@ -185,7 +188,7 @@ class RayBackend:
         self, path: Path, trusted: str | None, error: Exception
     ) -> EndState | None:
         """A worker died: have the run go on elsewhere, unless that is hopeless."""
-        if self._retries < 0:
+        if path in self._stopped:
             return "interrupted"
         self._lost[path] += 1
         if self._lost[path] > self._retries:

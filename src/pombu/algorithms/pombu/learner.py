@@ -37,7 +37,14 @@ from pombu.data import Normaliser
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.fit import fresh_ensemble
 from pombu.envs import Episode, Task
-from pombu.nn import MLP, GaussianPolicy, VarianceValue, init_value, init_variance
+from pombu.nn import (
+    GaussianPolicy,
+    Value,
+    VarianceValue,
+    init_timed_value,
+    init_value,
+    init_variance,
+)
 from pombu.optim.metrics import improvement_metrics, improvement_summary, policy_metrics
 from pombu.optim.objectives import exploration_advantage
 from pombu.optim.ppo import (
@@ -49,10 +56,17 @@ from pombu.optim.ppo import (
     value_adam,
 )
 from pombu.rng import Keys
-from pombu.rollout.held_out import Calibrated, calibration_of, not_calibrated
+from pombu.rollout.held_out import (
+    Calibrated,
+    calibration_of,
+    correction_of,
+    no_correction,
+    not_calibrated,
+)
 from pombu.rollout.imagine import Imagined
 from pombu.rollout.plan import RolloutPlan
 from pombu.rollout.real import alone, gather
+from pombu.rollout.returns import Correction
 from pombu.training.algorithm import StageTimer
 
 
@@ -62,13 +76,16 @@ class State(WithEnsemble):
     alpha: np.ndarray
     """The penalty's weight now."""
     policy_optimiser: Any
-    value: MLP
+    value: Value
     value_optimiser: Any
     tail: VarianceValue | None = None
     """U_psi; None where nothing continues D past the end of a trajectory."""
     tail_optimiser: Any = None
     calibration: Calibrated | None = None
     """How sigma is corrected; None where that is not asked for."""
+    correction: Correction | None = None
+    """How the uncertainty in objective and bonus is corrected; None where it is the
+    members' own."""
 
 
 class Learner(EnsembleLearner[POMBUConfig, State]):
@@ -91,10 +108,15 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         config, task = self.config, self.task
         keys = Keys(seed, 0)
         dim, fresh = task.observation_dim, self.fresh_fields(seed)
-        value = init_value(keys.jax("value"), dim, config.value.hidden)
+        horizon = self.task.horizon if config.value.clock else None
+        value: Value = init_value(keys.jax("value"), dim, config.value.hidden)
+        if horizon is not None:
+            value = init_timed_value(
+                keys.jax("value"), dim, config.value.hidden, horizon
+            )
         tail = None
         if config.tail.use:
-            tail = init_variance(keys.jax("tail"), dim, config.tail.hidden)
+            tail = init_variance(keys.jax("tail"), dim, config.tail.hidden, horizon)
         return State(
             **fresh,
             alpha=np.asarray(config.alpha, float),
@@ -105,6 +127,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
             tail_optimiser=tail and value_adam(config.tail).init(tail.network),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
             calibration=not_calibrated() if self.calibrates else None,
+            correction=no_correction() if config.corrects else None,
         )
 
     @property
@@ -147,7 +170,23 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
             self.task.horizon,
         )
         state = eqx.tree_at(lambda s: s.calibration, state, found)
-        return state, found.metrics()
+        if state.correction is None:
+            return state, found.metrics()
+        correction = correction_of(
+            state.correction,
+            self.config.returns,
+            state.value,
+            self.dynamics(state),
+            self.rules,
+            real,
+            self.task.horizon,
+        )
+        state = eqx.tree_at(lambda s: s.correction, state, correction)
+        return state, {
+            **found.metrics(),
+            "uncertainty_scale": float(correction.scale),
+            "uncertainty_rho": float(correction.rho),
+        }
 
     def explore(
         self, state: State, episodes: EpisodeStore
@@ -216,7 +255,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
                 imagined = imagine_batch(
                     policy, value, plan._replace(number=i, tail=tail)
                 )
-                batch, goals = prepare(imagined, config.returns)
+                batch, goals = prepare(imagined, config.returns, state.correction)
             with stage("improve"):
                 new_value, new_policy = self.workers.both(
                     partial(
@@ -294,7 +333,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
                 state.tail,
             )
             imagined = imagine_batch(state.policy, state.value, plan)
-            batch, goals = prepare(imagined, config.returns)
+            batch, goals = prepare(imagined, config.returns, state.correction)
             bonus = batch.uncertainty
             if config.exploration.centred:
                 bonus = centre_bonus(goals.uncertainty, imagined.weight)
@@ -325,7 +364,12 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
             (stack, normaliser),
             imagined,
             exploration_metrics(
-                state.policy, policies, look, config.returns, self.workers
+                state.policy,
+                policies,
+                look,
+                config.returns,
+                self.workers,
+                state.correction,
             ),
         )
 
