@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from safetensors.numpy import save
 
-from pombu.agent.numpy_policy import checksum
+from pombu.agent.numpy_policy import FORMAT, checksum
 from pombu.data import Experience
 from pombu.envs import Task
 from pombu.envs.catalogue import in_one_line
@@ -19,7 +19,6 @@ from pombu.files import write_atomic
 from pombu.nn import MLP, GaussianPolicy, PlainPolicy, SquashedPolicy
 from pombu.training.algorithm import Algorithm, Policy
 
-FORMAT = "1"
 PREVIEW_FRAMES = 60
 PREVIEW_WIDTH = 240
 

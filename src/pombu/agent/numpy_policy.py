@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+FORMAT = "1"
+
 
 def checksum(arrays: Mapping[str, np.ndarray], about: Any) -> str:
     """The SHA-256 of named arrays and of what is written about them, as JSON."""
@@ -74,9 +76,11 @@ def _read(path: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             p = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             about = file.metadata() or {}
         seal = json.loads(about.get("pombu", "{}"))
-        # Files of version 0.1 have no checksum, and another entry instead.
-        if "format" in about:
+        # Files of version 0.1 have no checksum but an entry of their own.
+        if not about or "format" in about:
             return p, {}
+        if seal["format"] != FORMAT:
+            raise ValueError(f"format {seal['format']}")
         whole = seal["sha256"] == checksum(p, seal["about"])
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         reason = f"it cannot be read: {type(error).__name__}"
