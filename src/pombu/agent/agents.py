@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
 import gymnasium
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from pombu.agent import ask_tell
 from pombu.agent.ask_tell import Proposal
-from pombu.agent.inputs import MOST_STEPS, array_like, as_numpy, whole, with_options
+from pombu.agent.export import about_policy, export_policy
+from pombu.agent.inputs import MOST_STEPS, whole, with_options
 from pombu.agent.runs import Which, algorithm_of, load_run
-from pombu.agent.world_model import ModelAccess, padded, q_uncertainties
+from pombu.agent.world_model import ModelAccess, QAccess
 from pombu.algorithms import presets, registry
 from pombu.algorithms.config import budget
 from pombu.algorithms.pombu.learner import Learner, State
@@ -40,7 +40,6 @@ from pombu.envs.task import config_of
 from pombu.errors import StoppedError, UsageError
 from pombu.parallel import use_compilation_cache
 from pombu.rng import Keys, require_seed
-from pombu.rollout.q_value import QEstimate, interval, q_estimate, require_calibrated
 from pombu.training import checkpoint as checkpoints
 from pombu.training import config_file
 from pombu.training.algorithm import (
@@ -303,6 +302,22 @@ class Agent(ModelAccess):
                 int(self.state.iteration),
             )
 
+    def export(self, path: str | Path) -> Path:
+        """Write the policy as a file that needs no JAX; one of that name gives way.
+
+        Args:
+            path: `policy.safetensors`, to be read with NumPy by
+                `pombu.agent.numpy_policy.load_policy`, or `policy.onnx` for ONNX
+                runtimes (extra `onnx`).
+
+        Raises:
+            UsageError: The algorithm has no policy network that can be exported.
+            RunError: The policy has numbers that are not finite.
+        """
+        about = about_policy(self.learner, self.state, self.seed)
+        export_policy(Path(path), self.learner.task, self.state, about)
+        return Path(path)
+
     def _warn_if_unnamed(self) -> None:
         """Say that the command line cannot go on with what has no name."""
         if self.learner.task.config.id.startswith((HERE, "__main__:")):
@@ -405,63 +420,11 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=3)
 
 
-class _WithEnsemble(Agent):
+class _WithEnsemble(QAccess, Agent):
     """Agents whose ensemble tells how uncertain a Q-value is."""
 
     learner: Learner
     state: State
-
-    def q_uncertainty(self, observation: Any, action: Any, rollouts: int = 20) -> Any:
-        """sqrt(U) of Q(s, a) under the current policy, in units of the task's reward.
-
-        It is an array with one number per pair, also where there is only one, and one
-        of JAX or PyTorch where the observation is. Before anything was learned it tells
-        how far untrained networks lie apart.
-
-        Args:
-            observation: one observation or a batch.
-            action: in the environment's own units; clipped to its bounds.
-            rollouts: imagined trajectories per pair whose variances are averaged.
-        """
-        given = self._for_q(as_numpy(observation), as_numpy(action), rollouts)
-        return array_like(observation, q_uncertainties(*given))
-
-    def q_interval(
-        self, observation: Any, action: Any, level: float = 0.9, rollouts: int = 20
-    ) -> tuple[Any, Any]:
-        """Lower and upper ends of intervals around Q(s, a), corrected by real episodes.
-
-        They are arrays as those of `q_uncertainty`, in units of the task's reward. The
-        correction was fitted in the last evaluation (`calibration.use`). Where every
-        imagined trajectory ran away the interval is infinite.
-
-        Args:
-            observation: one observation or a batch.
-            action: in the environment's own units; clipped to its bounds.
-            level: share of true Q-values to hold, in (0, 1).
-            rollouts: imagined trajectories per pair.
-
-        Raises:
-            UsageError: The agent never saw a held-out episode, its members agree
-                entirely, or the level is no share.
-        """
-        calibrated = require_calibrated(self.state.calibration)
-        given = self._for_q(as_numpy(observation), as_numpy(action), rollouts)
-        policy, value, dynamics, rules, states, actions, number, key = given
-        found = q_estimate(
-            policy,
-            value,
-            dynamics,
-            rules,
-            jnp.asarray(padded(states)),
-            jnp.asarray(padded(actions)),
-            number,
-            key,
-            jnp.float32(calibrated.rho),
-        )
-        only = QEstimate(*(x[: len(states)] for x in found))
-        low, high = interval(only, calibrated, number, level)
-        return array_like(observation, low), array_like(observation, high)
 
 
 def agent_class(algorithm: str) -> type[Agent]:

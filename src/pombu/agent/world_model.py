@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from pombu.agent.inputs import MOST_STEPS, as_rows, whole
+from pombu.agent.inputs import MOST_STEPS, array_like, as_numpy, as_rows, whole
 from pombu.algorithms.base import ModelLearner
 from pombu.dynamics.model import Dynamics, Step
 from pombu.envs import ActionBox
@@ -23,7 +23,14 @@ from pombu.nn import MLP, predict_value
 from pombu.parallel import jit
 from pombu.rng import Keys
 from pombu.rollout.imagine import ImaginationRules
-from pombu.rollout.q_value import q_returns, q_uncertainty
+from pombu.rollout.q_value import (
+    QEstimate,
+    interval,
+    q_estimate,
+    q_returns,
+    q_uncertainty,
+    require_calibrated,
+)
 from pombu.training.algorithm import Algorithm, Planner, Policy
 
 
@@ -325,3 +332,59 @@ class ModelAccess:
             self._acting = self.state, self.learner.policy(self.state)
         policy = self._acting[1]
         return policy.begin() if isinstance(policy, Planner) else policy
+
+
+class QAccess(ModelAccess):
+    """How uncertain Q-values are, where an ensemble with a value function knows."""
+
+    def q_uncertainty(self, observation: Any, action: Any, rollouts: int = 20) -> Any:
+        """sqrt(U) of Q(s, a) under the current policy, in units of the task's reward.
+
+        It is an array with one number per pair, also where there is only one, and one
+        of JAX or PyTorch where the observation is. Before anything was learned it tells
+        how far untrained networks lie apart.
+
+        Args:
+            observation: one observation or a batch.
+            action: in the environment's own units; clipped to its bounds.
+            rollouts: imagined trajectories per pair whose variances are averaged.
+        """
+        given = self._for_q(as_numpy(observation), as_numpy(action), rollouts)
+        return array_like(observation, q_uncertainties(*given))
+
+    def q_interval(
+        self, observation: Any, action: Any, level: float = 0.9, rollouts: int = 20
+    ) -> tuple[Any, Any]:
+        """Lower and upper ends of intervals around Q(s, a), corrected by real episodes.
+
+        They are arrays as those of `q_uncertainty`, in units of the task's reward. The
+        correction was fitted in the last evaluation (`calibration.use`). Where every
+        imagined trajectory ran away the interval is infinite.
+
+        Args:
+            observation: one observation or a batch.
+            action: in the environment's own units; clipped to its bounds.
+            level: share of true Q-values to hold, in (0, 1).
+            rollouts: imagined trajectories per pair.
+
+        Raises:
+            UsageError: The agent never saw a held-out episode, its members agree
+                entirely, or the level is no share.
+        """
+        calibrated = require_calibrated(self.state.calibration)
+        given = self._for_q(as_numpy(observation), as_numpy(action), rollouts)
+        policy, value, dynamics, rules, states, actions, number, key = given
+        found = q_estimate(
+            policy,
+            value,
+            dynamics,
+            rules,
+            jnp.asarray(padded(states)),
+            jnp.asarray(padded(actions)),
+            number,
+            key,
+            jnp.float32(calibrated.rho),
+        )
+        only = QEstimate(*(x[: len(states)] for x in found))
+        low, high = interval(only, calibrated, number, level)
+        return array_like(observation, low), array_like(observation, high)

@@ -83,9 +83,9 @@ class Train(Generic[C]):
     out: Path | None = None
     """A new run folder; None names it after the task under runs/."""
     options: Annotated[EnvOptions, tyro.conf.arg(name="")] = ENV_OPTIONS
-    data: Path | None = None
-    """Logged transitions (.npz), or another run's folder, to learn from before the
-    first real step."""
+    data: str | None = None
+    """Logged transitions to learn from before the first real step: an .npz file,
+    another run's folder, or minari:NAME for a Minari dataset on this machine."""
     check: bool = True
     """Look at an environment that is not pombu's for a moment before training in it."""
     checkpoint_every: int = 1
