@@ -26,13 +26,13 @@ from pombu.agent import ask_tell
 from pombu.agent.ask_tell import Proposal
 from pombu.agent.export import about_policy, export_policy
 from pombu.agent.inputs import MOST_STEPS, whole, with_options
-from pombu.agent.runs import Which, algorithm_of, load_run
+from pombu.agent.runs import Which, algorithm_of, load_run, require_later
 from pombu.agent.world_model import ModelAccess, QAccess
 from pombu.algorithms import presets, registry
 from pombu.algorithms.config import budget
 from pombu.algorithms.pombu.learner import Learner, State
 from pombu.data import read_logged
-from pombu.data.episodes import EPISODES, EpisodeStore
+from pombu.data.episodes import EpisodeStore
 from pombu.envs import EnvConfig, Episode, load, short_name
 from pombu.envs.catalogue import HERE
 from pombu.envs.collection import time_limit_warning
@@ -54,7 +54,7 @@ from pombu.training.callbacks import Callback, CallbackLike, Progress, as_callba
 from pombu.training.display import TensorBoard, display
 from pombu.training.loop import Evaluation, evaluate, identity, learn
 from pombu.training.metrics import require_finite
-from pombu.training.run import CONFIG, Run, RunSpec, create, open_run
+from pombu.training.run import CONFIG, RunSpec, create, open_run
 
 A = TypeVar("A", bound="Agent")
 
@@ -175,28 +175,86 @@ class Agent(ModelAccess):
         budget(self.config, lambda: horizon, before + total_timesteps)
         self._learn_from_waiting()
         target = int(self.state.real_steps) + total_timesteps
+        self._go_on(target, [callback, callbacks], out, progress_bar)
+        return self
+
+    def learn_offline(
+        self: A,
+        iterations: int | None = None,
+        callback: CallbackLike | Sequence[CallbackLike] | None = None,
+        out: str | Path | None = None,
+        progress_bar: bool = False,
+        evaluate: bool = True,
+    ) -> A:
+        """Improve the policy from the data it has, without a real step to learn from.
+
+        Give the agent `data=` when it is made. sqrt(U) is the guard: `alpha` (POMBU) or
+        `kappa` (DHMBPO) above 0 keep the policy from what members disagree about.
+
+        Args:
+            iterations: how many; None takes the config's number.
+            callback: as in `learn`.
+            out: a new run folder for metrics and checkpoints.
+            progress_bar: whether the terminal shows how it goes.
+            evaluate: whether real episodes measure the policy; without, the environment
+                is never acted in.
+
+        Raises:
+            UsageError: There are no data, or the algorithm cannot do with them alone.
+        """
+        registry.require_offline(self.algorithm)
+        if not len(self.episodes):
+            raise UsageError(
+                "There are no data to learn from: make the agent with data=, or learn "
+                "from real steps first."
+            )
+        planned = self.config.iterations if iterations is None else iterations
+        more = whole("iterations", planned, 1, MOST_STEPS)
+        until = int(self.state.iteration) + more
+        steps = int(self.state.real_steps)
+        self._go_on(steps, [callback], out, progress_bar, until, evaluate)
+        return self
+
+    def _go_on(
+        self,
+        target: int,
+        callbacks: Sequence[CallbackLike | Sequence[CallbackLike] | None],
+        out: str | Path | None,
+        progress_bar: bool,
+        offline: int = 0,
+        evaluate: bool = True,
+    ) -> None:
+        """Learn until `target` real steps, offline until an iteration, and keep it."""
         run = None
         if out is not None:
             self._warn_if_unnamed()
-            run = create(Path(out), self._spec(target))
+            run = create(Path(out), self._spec(target, offline, evaluate))
         begin = (self.state, self.episodes)
         all_callbacks: list[Callback] = [_KeepState(self)]
         if progress_bar:
             all_callbacks.append(display())
         if self._tensorboard_log is not None:
             all_callbacks.append(TensorBoard(Path(self._tensorboard_log)))
-        all_callbacks += [*as_callbacks(callback), *as_callbacks(callbacks)]
+        for given in callbacks:
+            all_callbacks += as_callbacks(given)
         self._explored = None
         share = usual_share(self.learner.task)
         result = learn(
-            self.learner, self.seed, target, all_callbacks, run, begin, share
+            self.learner,
+            self.seed,
+            target,
+            all_callbacks,
+            run,
+            begin,
+            share,
+            offline,
+            evaluate,
         )
         self.state, self.episodes = result.state, result.episodes
         if not progress_bar:  # which shows it
             self._warn_once(time_limit_warning(self.learner.task, list(self.episodes)))
         if result.signal is not None and not result.finished:
             raise _stopped(result.signal)
-        return self
 
     def propose(self) -> Proposal:
         """A policy for one real episode outside pombu; tell by `observe` what it did.
@@ -292,7 +350,7 @@ class Agent(ModelAccess):
         run = open_run(path) if (path / CONFIG).exists() else create(path, spec)
         run.require_same(spec)
         with run.locked():
-            self._require_later(run)
+            require_later(run, int(self.state.iteration), self.episodes)
             run.record_observation(self.learner.task.observation_parts)
             return checkpoints.save(
                 run.path,
@@ -330,23 +388,6 @@ class Agent(ModelAccess):
         if message is not None and message not in self._told:
             self._told.add(message)
             warnings.warn(message, stacklevel=4)
-
-    def _require_later(self, run: Run) -> None:
-        """Refuse to save over what another agent of the same config went through."""
-        saved = checkpoints.newest(run.path)
-        if saved is None:
-            return
-        iteration = int(self.state.iteration)
-        if saved.iteration > iteration:
-            raise UsageError(
-                f"{run.path} holds a save of iteration {saved.iteration}, and this "
-                f"agent has only had {iteration}: choose another folder."
-            )
-        if not self.episodes.go_on_after(run.path / EPISODES, saved.shards):
-            raise UsageError(
-                f"{run.path} holds an agent with other real episodes: choose another "
-                "folder, so that neither of them is lost."
-            )
 
     @classmethod
     def load(
@@ -386,7 +427,9 @@ class Agent(ModelAccess):
         ]
         return agent
 
-    def _spec(self, total_steps: int) -> RunSpec:
+    def _spec(
+        self, total_steps: int, offline: int = 0, evaluate: bool = True
+    ) -> RunSpec:
         return RunSpec(
             algorithm=self.algorithm,
             preset=self._preset,
@@ -394,6 +437,8 @@ class Agent(ModelAccess):
             total_steps=total_steps,
             config=config_file.to_json(self.config),
             evaluation_share=usual_share(self.learner.task),
+            offline=offline,
+            evaluate=evaluate,
         )
 
 

@@ -31,6 +31,8 @@ EXTRAS = {
     "tensorboard": ("tensorboardX",),
     "wandb": ("wandb",),
     "ray": ("ray",),
+    "onnx": ("onnx",),
+    "minari": ("minari", "h5py"),
     "report": ("plotly", "imageio", "imageio-ffmpeg"),
 }
 LITTLE_DISK_GB = 2.0

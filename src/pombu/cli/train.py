@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 from rich.console import Console
@@ -15,19 +15,11 @@ from pombu.agent.runs import algorithm_of
 from pombu.algorithms import presets, registry
 from pombu.algorithms.config import budget, last_iteration
 from pombu.cli import parsing
+from pombu.cli.describe import check_and_describe, describe_guard
 from pombu.cli.parsing import ENV_OPTIONS, EnvOptions
 from pombu.data import read_logged
-from pombu.dynamics.model import require_reward
-from pombu.envs import (
-    CATALOGUE,
-    EnvConfig,
-    Report,
-    Task,
-    check,
-    load,
-    resolve,
-    short_name,
-)
+from pombu.data.episodes import EpisodeStore
+from pombu.envs import EnvConfig, load, resolve, short_name
 from pombu.errors import UsageError
 from pombu.files import safe_name
 from pombu.parallel import usable_cores
@@ -41,10 +33,7 @@ from pombu.training.run import EVALUATION, Run, RunSpec, create, open_run, requi
 
 C = TypeVar("C")
 ENV, ALGORITHM, PRESET = "HalfCheetah", "pombu", "fast"
-CHECK_STEPS, CHECK_RESETS = 100, 20
-"""Real steps and resets of the check before training; they are not learned from."""
-TOLERATED = ("determinism", "start distribution")
-"""Findings that a run can live with: they are told, and training begins."""
+Evaluations = Literal["usual", "none"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +51,7 @@ class Train(Generic[C]):
       pombu train --env Pendulum-v1
       pombu train --env my_module:make_env --total-steps 20000 --tensorboard
       pombu train --env my_module:make_env --data logged.npz
+      pombu train --env my_module:make_env --data logged.npz --offline --alpha 2
     """
 
     config: Annotated[C, tyro.conf.arg(name="")]
@@ -86,6 +76,12 @@ class Train(Generic[C]):
     data: str | None = None
     """Logged transitions to learn from before the first real step: an .npz file,
     another run's folder, or minari:NAME for a Minari dataset on this machine."""
+    offline: bool = False
+    """Learn from --data alone, for as many --iterations as there are; real steps follow
+    only where --total-steps names some, or `pombu resume --total-steps` does later."""
+    evaluate: Evaluations = "usual"
+    """`none` never measures the policy in the real environment, not at the end either:
+    with --offline no action is taken there at all."""
     check: bool = True
     """Look at an environment that is not pombu's for a moment before training in it."""
     checkpoint_every: int = 1
@@ -109,14 +105,18 @@ class Train(Generic[C]):
         config = dataclasses.replace(config, env=self.environment)
         out = self.out or self._folder(config.env)
         require_free(out)
+        offline = self._offline_iterations(config)
         console = announce(f"Preparing {self.algo} on {config.env.id}.", self.json)
         task = load(config.env)
         algorithm = registry.make(self.algo, task, config)
+        steps = 0
+        if not offline or self.total_steps is not None:
+            steps = budget(config, lambda: task.horizon, self.total_steps)
         spec = RunSpec(
             algorithm=self.algo,
             preset=self.preset,
             seed=self.seed,
-            total_steps=budget(config, lambda: task.horizon, self.total_steps),
+            total_steps=steps,
             config=config_file.to_json(config),
             checkpoint_every=self.checkpoint_every,
             keep_checkpoints=self.keep_checkpoints,
@@ -124,17 +124,24 @@ class Train(Generic[C]):
             wandb=self.wandb,
             evaluation_share=share_of(self.evaluation_share, usual_share(task)),
             last_iteration=last_iteration(config, self.preset, self.total_steps),
+            offline=offline,
+            evaluate=self.evaluate != "none",
         )
         callbacks = callbacks_of(console, spec, self.target_return, self.max_minutes)
         logged = None if self.data is None else read_logged(self.data, task)
-        share = spec.evaluation_share
-        for line in check_and_describe(task, config, share) if self.check else ():
+        share = spec.evaluation_share if spec.evaluate else 0.0
+        # The check takes real steps.
+        check = self.check and not (offline and not steps and not spec.evaluate)
+        lines = check_and_describe(task, config, share) if check else []
+        if offline:
+            lines.append(describe_guard(self.algo, config))
+        for line in lines:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-        begin = (
-            None
-            if logged is None
-            else registry.begin_from(algorithm, spec.seed, logged)
-        )
+        begin: Any = None
+        if logged is not None and offline:
+            begin = algorithm.init(spec.seed), EpisodeStore(logged)
+        elif logged is not None:
+            begin = registry.begin_from(algorithm, spec.seed, logged)
         run = create(out, spec)
         result = learn(algorithm, spec.seed, spec.total_steps, callbacks, run, begin)
         return print_result(run, result, self.json)
@@ -144,6 +151,18 @@ class Train(Generic[C]):
         """The environment with every option that was given."""
         config: Any = self.config
         return self.options.of(resolve(config.env.id))
+
+    def _offline_iterations(self, config: Any) -> int:
+        """How many iterations learn from the data alone."""
+        if not self.offline:
+            return 0
+        if self.data is None:
+            raise UsageError(
+                "--offline learns from data alone and there are none: name them by "
+                "--data."
+            )
+        registry.require_offline(self.algo)
+        return int(config.iterations)
 
     def _folder(self, env: EnvConfig) -> Path:
         safe = safe_name(short_name(env.id))
@@ -231,112 +250,6 @@ def share_of(asked: float | None, otherwise: float | None) -> float | None:
     return None if asked == math.inf else asked
 
 
-def check_and_describe(
-    task: Task, config: Any, share: float | None = None
-) -> list[str]:
-    """What pombu will use in an environment that is not its own, line by line.
-
-    Raises:
-        UsageError: The check found what would spoil the run, or the reward is to be
-            known and is not.
-    """
-    if any(entry.id == task.config.id for entry in CATALOGUE):
-        return []
-    model: Any = getattr(config, "model", None)
-    if hasattr(model, "reward"):
-        require_reward(task, model.reward)
-    report = check(task, CHECK_STEPS, resets=CHECK_RESETS)
-    for finding in report.findings:
-        if finding.verdict == "fail" and finding.subject not in TOLERATED:
-            raise UsageError(
-                f"{task.config.id} failed the check of its {finding.subject} "
-                f"({finding.detail}): fix it, `pombu check-env {task.config.id}` says "
-                "more; or train all the same with --no-check."
-            )
-    return [
-        _describe_sizes(task),
-        *_describe_model(task, config, report),
-        _describe_steps(task, config, share),
-        *_describe_warnings(report),
-    ]
-
-
-def _describe_sizes(task: Task) -> str:
-    box = task.action_box
-    bounds = {
-        f"[{low:g}, {high:g}]" for low, high in zip(box.low, box.high, strict=True)
-    }
-    within = f"in {bounds.pop()}" if len(bounds) == 1 else "in bounds of their own"
-    flattened = ""
-    if task.layout is not None:
-        parts = getattr(task.layout, "spaces", ())
-        named = f" of {', '.join(parts)}" if isinstance(parts, dict) else ""
-        flattened = f" (flattened from a {type(task.layout).__name__}{named})"
-    return (
-        f"{task.config.id}: {task.observation_dim} observed numbers{flattened}, "
-        f"actions of {task.action_dim} {within}, episodes of at most "
-        f"{task.horizon} steps."
-    )
-
-
-def _describe_model(task: Task, config: Any, report: Report) -> list[str]:
-    """Where reward, ends and starts of imagined trajectories come from."""
-    model: Any = getattr(config, "model", None)
-    if not hasattr(model, "reward"):
-        return []
-    details = {finding.subject: finding.detail for finding in report.findings}
-    seen = details["reward"].partition("(seen: ")[2].rstrip(")")
-    reward = "the environment's own function, which the check confirmed."
-    if model.reward == "learned":
-        reward = "learned beside the dynamics" + (f"; seen {seen}." if seen else ".")
-    ends = "learned from real episodes that terminate; until one does, none."
-    if getattr(model, "termination", "known") == "known":
-        ends = "the environment's own function."
-        if "terminal" not in task.known:
-            ends = "none: no imagined trajectory ends before its time limit."
-    starts = "the environment's own distribution."
-    if "initial" not in task.known:
-        starts = "resets that were observed."
-    share = getattr(getattr(config, "imagination", None), "real_starts", 0.0)
-    if share:
-        starts = f"{starts[:-1]}, and for {share:.0%} other real states."
-    return [f"  reward: {reward}", f"  termination: {ends}", f"  starts: {starts}"]
-
-
-def _describe_steps(task: Task, config: Any, share: float | None) -> str:
-    """What an iteration costs in the real environment."""
-    most = config.trajectories * task.horizon
-    least = getattr(config, "least_steps", 0)
-    number = config.evaluation_episodes
-    learned = (
-        f"  an iteration: {'at least' if least else 'up to'} {least or most:,} "
-        "real steps to learn from"
-    )
-    if not number:
-        return f"{learned}."
-    if share is not None:
-        return (
-            f"{learned}; evaluation steps are not counted and are about {share:.0%} as "
-            "many (`--evaluation-share`)."
-        )
-    measured = (
-        f"{2 * number} more episodes to measure the policy with and without its noise"
-    )
-    if hasattr(config, "planner"):  # which has none
-        measured = f"{number} more episodes to measure the planner"
-    return (
-        f"{learned}, and {measured}, which are not counted (`--evaluation-episodes`)."
-    )
-
-
-def _describe_warnings(report: Report) -> list[str]:
-    return [
-        f"  note: {finding.subject}: {finding.detail}."
-        for finding in report.findings
-        if finding.verdict != "pass"
-    ]
-
-
 def announce(text: str, json_output: bool) -> Console:
     """Show a first line before anything is compiled; gives where to show the rest."""
     console = Console(stderr=json_output)
@@ -367,7 +280,7 @@ def print_result(run: Run, result: Result[Any], json_output: bool) -> int:
     """Say how a run ended and where everything is; gives the exit code."""
     code = 0 if result.signal is None else 128 + result.signal
     evaluation = None
-    if result.finished:
+    if result.finished and run.spec.evaluate:
         evaluation = json.loads((run.path / EVALUATION).read_bytes())
     if json_output:
         summary = {
@@ -379,7 +292,13 @@ def print_result(run: Run, result: Result[Any], json_output: bool) -> int:
         }
         print(json.dumps(summary))
         return code
-    if evaluation is None:
+    if result.finished and evaluation is None:
+        print(
+            f"Done after {int(result.state.iteration)} iterations, without a "
+            f"measurement in the real environment. Everything is in {run.path}."
+        )
+        print(_next_after_offline(run))
+    elif evaluation is None:
         done = int(result.state.iteration)
         kept = f"{done} finished iterations are" if done != 1 else "1 iteration is"
         print(
@@ -406,7 +325,18 @@ def print_result(run: Run, result: Result[Any], json_output: bool) -> int:
             f"Next: pombu report {run.named}, pombu video {run.named}, "
             f"pombu evaluate {run.named} --episodes 100"
         )
+        if not spec.total_steps:
+            print(_next_after_offline(run))
     return code
+
+
+def _next_after_offline(run: Run) -> str:
+    """What to do with a policy that has not met the environment yet."""
+    return (
+        f"`pombu diagnose {run.named} --data FILE` compares the learned dynamics with "
+        f"logged episodes, and `pombu resume {run.named} --total-steps N` goes on with "
+        "real steps."
+    )
 
 
 @contextlib.contextmanager
@@ -444,6 +374,9 @@ class Resume:
     evaluation_share: float | None = None
     """Evaluation steps per real step from now on, as in `pombu train`; None is the
     run's own, inf sets no limit."""
+    evaluate: Evaluations | None = None
+    """Whether the policy is measured in the real environment from now on, as in `pombu
+    train`; None is the run's own."""
     env: str | None = None
     """Repeat the environment's name where it is `module:factory`, to allow its code."""
     target_return: float | None = None
@@ -473,6 +406,12 @@ class Resume:
         if share != run.spec.evaluation_share:
             with run.locked():
                 run = run.share_evaluation(share)
+        evaluate = (
+            run.spec.evaluate if self.evaluate is None else self.evaluate != "none"
+        )
+        if evaluate != run.spec.evaluate:
+            with run.locked():
+                run = run.measure(evaluate)
         if self.total_steps is not None:
             with run.locked():
                 run = run.extend(self.total_steps)

@@ -60,9 +60,14 @@ class PolicyReport(NamedTuple):
     """Mean norm before clipping."""
 
 
-@partial(jit, static_argnames="config")
-def prepare(imagined: Imagined, config: PlainReturnConfig) -> tuple[Batch, Targets]:
-    """Returns, advantages and uncertainty of imagined steps, and these as samples."""
+@partial(jit, static_argnames=("config", "bounded"))
+def prepare(
+    imagined: Imagined, config: PlainReturnConfig, bounded: bool = False
+) -> tuple[Batch, Targets]:
+    """Returns, advantages and uncertainty of imagined steps, and these as samples.
+
+    What is `bounded` is explained by `targets`.
+    """
     goals = targets(
         imagined.rewards,
         imagined.values,
@@ -72,6 +77,7 @@ def prepare(imagined: Imagined, config: PlainReturnConfig) -> tuple[Batch, Targe
         config,
         imagined.beyond if config.bootstrap else None,
         imagined.variance_beyond if config.bootstrap else None,
+        bounded,
     )
     return as_samples(imagined, goals), goals
 

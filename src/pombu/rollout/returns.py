@@ -7,7 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pombu.dynamics.config import PlainReturnConfig, ReturnConfig
-from pombu.uncertainty.algorithm1 import propagate, standard_deviation
+from pombu.uncertainty.algorithm1 import (
+    propagate,
+    propagate_correlated,
+    standard_deviation,
+)
 
 Steps = Float[Array, "H N"]
 
@@ -61,6 +65,7 @@ def targets(
     config: PlainReturnConfig,
     beyond: Float[Array, "1 N"] | None = None,
     variance_beyond: Float[Array, "1 N"] | None = None,
+    bounded: bool = False,
 ) -> Targets:
     """Returns and advantages of Section 4 and sqrt(D) of Algorithm 1.
 
@@ -74,6 +79,8 @@ def targets(
         beyond: what to expect past the horizon; None is 0, as in the paper's
             finite-horizon returns.
         variance_beyond: D^{H+1}, how uncertain that is; None is 0.
+        bounded: whether D is the bound that holds however the errors of steps depend,
+            (sum gamma^t sqrt(d))^2, and not their sum as if they were independent.
     """
     past = jnp.zeros_like(values[:1]) if beyond is None else beyond
     next_values = jnp.concatenate([values[1:], past])
@@ -94,7 +101,10 @@ def targets(
     if config.standardise_advantages:
         advantages, unit = (advantages - mean) / std, std
     last = None if variance_beyond is None else variance_beyond[0]
-    variances = propagate(local, config.gamma, continues, last)
+    if bounded:
+        variances = propagate_correlated(local, config.gamma, 1.0, continues, last)
+    else:
+        variances = propagate(local, config.gamma, continues, last)
     clip = config.variance_clip if isinstance(config, ReturnConfig) else None
     clipped = variances if clip is None else jnp.minimum(variances, clip)
     uncertainty = standard_deviation(clipped)
