@@ -6,6 +6,7 @@ means is said by `pombu.analysis.verdict`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -323,12 +324,12 @@ def _followed(
     return returns, float(share)
 
 
-@jit
+@partial(jit, static_argnames="runaway")
 def _follow(
     dynamics: Dynamics,
     starts: Float[Array, "n o"],
     actions: Float[Array, "T n a"],
-    runaway: float | Float[Array, ""],
+    runaway: float,
 ) -> tuple[Float[Array, "T K n"], Bool[Array, "T K n"], Bool[Array, "T K n"]]:
     """Rewards, ends, and whether states are plausible, of every member alone."""
     members = dynamics.members.count
