@@ -67,6 +67,14 @@ bench: $(DEV) ## Measure speed on this machine
 learn: $(DEV) ## Does it still learn? HalfCheetah for 16,000 steps (minutes)
 	@$(PY) -m benchmarks.learn
 
+.PHONY: reliability
+reliability: $(DEV) ## Kill, damage and misuse runs; writes results/reliability.md
+	@$(PY) -m benchmarks.reliability
+
+.PHONY: test-lowest
+test-lowest: | $(PY) ## Tests with the lowest versions that pyproject.toml admits
+	@PYTHON="$(abspath $(PY))" tools/test_lowest.sh build/lowest
+
 .PHONY: clean
 clean: ## Remove .venv, caches and built files; runs/ and results/ stay
 	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site

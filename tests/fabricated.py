@@ -26,7 +26,7 @@ ROWS = 40
 COLUMNS = (
     *("iteration", "real_steps", "imagined_steps", "return_real"),
     *("return_deterministic", "entropy", "kl", "penalty", "p_improve", "return_model"),
-    "iteration_seconds",
+    *("p_improve_ratio", "iteration_seconds"),
 )
 
 
@@ -60,7 +60,7 @@ def write_run(job: Job, path: Path) -> None:
         row = (
             *(i, i * spec.total_steps // ROWS, 1_000_000 * i, real, 1.1 * real),
             *(8 - 3 * learned, 0.02 * (1.1 - alpha), 0.03 / i, 0.01 / i, real + 90 / i),
-            30.0,
+            *(0.3 / i, 30.0),
         )
         lines.append(",".join(str(value) for value in row))
     run.metrics.write_text("\n".join(lines) + "\n")

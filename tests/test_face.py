@@ -47,7 +47,7 @@ def test_options_by_keyword_nested_dict_and_dotted_name() -> None:
         ({"policy": {"hiden": (8,)}}, r"'policy.hiden' \(did you mean policy.hidden"),
         ({"minibatch": 5}, r"'minibatch' \(did you mean policy.minibatch or value"),
         ({"learn_rate": 1}, "no option 'learn_rate'"),
-        ({"alpha": "big"}, r"alpha is 'big', which is not float"),
+        ({"alpha": "big"}, r"alpha is 'big', which is not a number"),
         ({"policy": {"hidden": (8, -1)}}, r"policy\.hidden is -1; it must be a whole"),
         ({"policy": 3}, r"no option 'policy' .*policy"),
     ],

@@ -29,7 +29,7 @@ from pombu.training.algorithm import StageTimer
 TASK = "Point2D"
 SEED = 3
 ITERATIONS = 2
-_PACKAGES = ("jax", "jaxlib", "numpy", "optax", "mujoco", "stable-baselines3", "torch")
+_PACKAGES = ("jax", "jaxlib", "numpy", "optax", "mujoco", "stable-baselines3", "sbx-rl")
 
 
 def record(name: str) -> dict[str, Any]:

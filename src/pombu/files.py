@@ -11,6 +11,9 @@ from typing import Any
 
 from pombu.errors import RunError, UsageError
 
+SEAL = "sha256"
+"""The entry of a JSON object that holds the checksum of all others."""
+
 
 class DamagedFileError(RunError):
     """A file is missing or does not hold what was written to it."""
@@ -18,6 +21,18 @@ class DamagedFileError(RunError):
     def __init__(self, path: Path, reason: str) -> None:
         self.path = path
         super().__init__(f"{path} is damaged ({reason}).")
+
+
+def as_path(name: str, given: Any) -> Path:
+    """What a user gave for a file or folder.
+
+    Raises:
+        UsageError: It is no path.
+    """
+    try:
+        return Path(given)
+    except TypeError:
+        raise UsageError(f"{name} is {given!r:.80}: give the path of it.") from None
 
 
 def safe_name(text: str) -> str:
@@ -33,6 +48,25 @@ def digest(data: bytes) -> str:
 def json_digest(content: Any) -> str:
     """The checksum of a JSON value, however it is laid out in a file."""
     return digest(json.dumps(content, sort_keys=True).encode())
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with its own checksum in it."""
+    return {**content, SEAL: json_digest(content)}
+
+
+def unsealed(path: Path, content: Any) -> dict[str, Any]:
+    """The object that `sealed` was given; version 0.1 wrote some without a checksum.
+
+    Raises:
+        DamagedFileError: It is not as it was written; `path` is where it was found.
+    """
+    if not isinstance(content, dict):
+        raise DamagedFileError(path, "it is no JSON object")
+    inner = {key: value for key, value in content.items() if key != SEAL}
+    if content.get(SEAL) not in (None, json_digest(inner)):
+        raise DamagedFileError(path, "its checksum differs")
+    return inner
 
 
 def parse_json(data: bytes | str) -> Any:

@@ -9,21 +9,26 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from pombu.errors import UsageError
 
 Initializer = Callable[[PRNGKeyArray, tuple[int, int], float], Float[Array, "i o"]]
 
 
+_BENDS = {"tanh": jnp.tanh, "silu": jax.nn.silu, "relu": jax.nn.relu}
+
+
 class MLP(eqx.Module):
-    """Fully connected layers with tanh or SiLU between them and a linear output."""
+    """Fully connected layers with a nonlinearity between them and a linear output."""
 
     weights: tuple[Float[Array, "_ _"], ...]
     biases: tuple[Float[Array, " _"], ...]
-    activation: Literal["tanh", "silu"] = eqx.field(static=True, default="tanh")
+    activation: Literal["tanh", "silu", "relu"] = eqx.field(static=True, default="tanh")
 
     def __call__(self, x: Float[Array, "*batch i"]) -> Float[Array, "*batch o"]:
         """Apply the network to the last axis of `x`."""
-        bend = jnp.tanh if self.activation == "tanh" else jax.nn.silu
+        bend = _BENDS[self.activation]
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             x = bend(x @ weight + bias)
         return x @ self.weights[-1] + self.biases[-1]
@@ -195,6 +200,19 @@ def init_squashed(
     return SquashedPolicy(MLP(net.weights, net.biases, "silu"))
 
 
+class PlainPolicy(NamedTuple):
+    """What a policy needs to act where JAX is not."""
+
+    mean: MLP
+    observation_mean: Any
+    observation_std: Any
+    """Units of what the network sees."""
+    log_std: Any = None
+    """Noise that is the same in every state, where it is."""
+    squash: bool = False
+    """Whether tanh comes after the mean."""
+
+
 _RIDGE = 1e-5
 
 _LARGEST = 10.0
@@ -205,31 +223,125 @@ def init_value(key: PRNGKeyArray, observation_dim: int, hidden: Sequence[int]) -
     return init_mlp(key, (observation_dim, *hidden, 1), xavier)
 
 
-def predict_value(value: MLP, observation: Float[Array, "*b o"]) -> Float[Array, "*b"]:
-    """V_phi(s), in units of scaled reward."""
-    return value(observation)[..., 0]
+class TimedValue(eqx.Module):
+    """A network of a state and of the steps that its episode has left.
+
+    With a finite horizon the value of a state falls with the steps that remain, and
+    when none are left there is nothing to come.
+    """
+
+    network: MLP
+    horizon: int = eqx.field(static=True)
+    """Steps of a whole episode."""
+
+
+Value = MLP | TimedValue
+StepsLeft = Int[Array, "..."] | int
+"""Steps that an episode has left, the one from this state included; broadcast."""
+
+
+def init_timed_value(
+    key: PRNGKeyArray, observation_dim: int, hidden: Sequence[int], horizon: int
+) -> TimedValue:
+    """An untrained network with one more input, the clock."""
+    return TimedValue(init_value(key, observation_dim + 1, hidden), horizon)
+
+
+def clock(left: StepsLeft, horizon: int) -> Float[Array, "..."]:
+    """1..H steps that are left as a number of mean 0 and about unit size."""
+    return (1.0 - 2.0 * jnp.asarray(left) / horizon) * 3**0.5
+
+
+def _output(
+    network: Value, observation: Float[Array, "*b o"], left: StepsLeft | None
+) -> Float[Array, "*b"]:
+    """What a network says, which sees the clock if it is one that does."""
+    if isinstance(network, MLP):
+        return network(observation)[..., 0]
+    if left is None:
+        raise UsageError(
+            "This value function knows the step: say how many steps are left."
+        )
+    time = jnp.broadcast_to(clock(left, network.horizon), observation.shape[:-1])
+    return network.network(jnp.concatenate([observation, time[..., None]], -1))[..., 0]
+
+
+def _to_come(
+    network: Value, expected: Float[Array, "*b"], left: StepsLeft | None
+) -> Float[Array, "*b"]:
+    """Nothing where no step is left, to a network that knows it."""
+    if isinstance(network, MLP):
+        return expected
+    return jnp.where(jnp.asarray(left) > 0, expected, 0.0)
+
+
+def predict_value(
+    value: Value, observation: Float[Array, "*b o"], left: StepsLeft | None = None
+) -> Float[Array, "*b"]:
+    """V_phi(s), in units of scaled reward.
+
+    Args:
+        value: V_phi.
+        observation: normalised states.
+        left: steps left in each; only a V that knows the step reads it.
+    """
+    return _to_come(value, _output(value, observation, left), left)
 
 
 class VarianceValue(eqx.Module):
     """U_psi(s): the variance of Q that is to be expected from a state on."""
 
-    network: MLP
+    network: Value
     scale: Float[Array, ""]
     """The unit of the network's output: a running mean of the variances it learned."""
 
 
 def init_variance(
-    key: PRNGKeyArray, observation_dim: int, hidden: Sequence[int]
+    key: PRNGKeyArray,
+    observation_dim: int,
+    hidden: Sequence[int],
+    horizon: int | None = None,
 ) -> VarianceValue:
-    """An untrained U_psi, which is 0 everywhere because its unit is."""
-    return VarianceValue(init_value(key, observation_dim, hidden), jnp.zeros(()))
+    """An untrained U_psi, which is 0 everywhere because its unit is.
+
+    Args:
+        key: the first weights.
+        observation_dim: entries of a state.
+        hidden: layer sizes.
+        horizon: steps of a whole episode, if it is to know the step.
+    """
+    network: Value = (
+        init_value(key, observation_dim, hidden)
+        if horizon is None
+        else init_timed_value(key, observation_dim, hidden, horizon)
+    )
+    return VarianceValue(network, jnp.zeros(()))
+
+
+def unscaled_variance(
+    network: Value, observation: Float[Array, "*b o"], left: StepsLeft | None = None
+) -> Float[Array, "*b"]:
+    """U_psi in its own unit; the arguments are those of `predict_value`."""
+    expected = jax.nn.softplus(_output(network, observation, left))
+    return _to_come(network, expected, left)
 
 
 def predict_variance(
-    value: VarianceValue, observation: Float[Array, "*b o"]
+    value: VarianceValue,
+    observation: Float[Array, "*b o"],
+    left: StepsLeft | None = None,
 ) -> Float[Array, "*b"]:
     """U_psi(s), never negative, in squared units of scaled reward."""
-    return value.scale * jax.nn.softplus(value.network(observation)[..., 0])
+    return value.scale * unscaled_variance(value.network, observation, left)
+
+
+def episode_horizon(*values: Value | VarianceValue | None) -> int | None:
+    """Steps of a whole episode, to those that know the step; None if none does."""
+    for value in values:
+        network = value.network if isinstance(value, VarianceValue) else value
+        if isinstance(network, TimedValue):
+            return network.horizon
+    return None
 
 
 class LinearValue(eqx.Module):

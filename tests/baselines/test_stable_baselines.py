@@ -1,29 +1,72 @@
-"""Stable-Baselines3 behind pombu's interface: arrays in and out, no other state."""
+"""sbx behind pombu's interface: arrays in and out, no other state."""
 
 import importlib
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
-import torch
 
+from pombu.agent.export import export_policy
+from pombu.agent.numpy_policy import load_policy
+from pombu.algorithms.base import init_counters
 from pombu.algorithms.ppo import learner as ppo
 from pombu.algorithms.ppo.config import PPOConfig
 from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import make
 from pombu.algorithms.sac import learner as sac
-from pombu.algorithms.stable_baselines import ReplayBuffer, seeded
+from pombu.algorithms.sac.config import CrossQConfig, TQCConfig
+from pombu.algorithms.stable_baselines import ReplayBuffer, SbxState, seeded
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import ActionBox, EnvConfig, Episode, Task, load
 from pombu.errors import UsageError
+from pombu.training import checkpoint
 from pombu.training.algorithm import StageTimer
+from pombu.training.checkpoint import Identity
+
+OFF_POLICY = ("sac", "droq", "tqc", "crossq")
+ALL = (*OFF_POLICY, "ppo")
 
 
 @pytest.fixture(scope="module")
 def task() -> Task:
     return load("Point2D", horizon=6)
+
+
+def learner_of(name: str, task: Task, **changes: Any) -> Any:
+    config = replace(preset(name, "smoke", "Point2D"), **changes)
+    if name in OFF_POLICY:
+        first = {"learning_starts": task.horizon, "updates_per_step": 1.0}
+        config = replace(config, **{**first, **changes})
+    return make(name, task, config)
+
+
+@cache
+def shared(name: str) -> Any:
+    """One learner for all tests that leave it as it is: each compiles its own."""
+    return learner_of(name, load("Point2D", horizon=6))
+
+
+@cache
+def trained(name: str) -> tuple[Any, tuple[Episode, ...]]:
+    """A state after two iterations, and its episodes."""
+    learner, episodes = shared(name), EpisodeStore()
+    state = learner.init(3)
+    for _ in range(2):
+        state, _ = learner.iterate(state, episodes, StageTimer())
+    return state, tuple(episodes)
+
+
+def flat(networks: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    leaves = jax.tree_util.tree_leaves_with_path(networks)
+    return {jax.tree_util.keystr(p, simple=True, separator="/"): x for p, x in leaves}
 
 
 def episode(length: int, terminated: bool, seed: int) -> Episode:
@@ -42,22 +85,14 @@ def buffer_arrays(buffer: ReplayBuffer) -> list[Any]:
     return [*arrays, buffer.timeouts, buffer.pos, buffer.full]
 
 
-def sac_learner(task: Task, **changes: Any) -> sac.Learner:
-    return sac.Learner(task, replace(preset("sac", "smoke", "Point2D"), **changes))
-
-
-def ppo_learner(task: Task, **changes: Any) -> ppo.Learner:
-    return ppo.Learner(task, replace(preset("ppo", "smoke", "Point2D"), **changes))
-
-
 @pytest.mark.parametrize("capacity", [100, 7])
 def test_a_buffer_filled_at_once_equals_one_filled_bit_by_bit(
     task: Task, capacity: int
 ) -> None:
     episodes = [episode(n, n == 4, n) for n in (6, 4, 6, 3)]
-    at_once = sac_learner(task, capacity=capacity)._model.replay_buffer
+    at_once = learner_of("sac", task, capacity=capacity)._buffer
     sac.fill(at_once, episodes, 0, task)
-    slowly = sac_learner(task, capacity=capacity)._model.replay_buffer
+    slowly = learner_of("sac", task, capacity=capacity)._buffer
     before = 0
     for one in episodes:
         sac.fill(slowly, [one], before, task)
@@ -70,7 +105,7 @@ def test_a_buffer_filled_at_once_equals_one_filled_bit_by_bit(
 
 def test_a_buffer_holds_the_episodes_and_only_real_ends(task: Task) -> None:
     episodes = [episode(3, False, 0), episode(2, True, 1)]
-    buffer = sac_learner(task)._model.replay_buffer
+    buffer = shared("sac")._buffer
     sac.fill(buffer, episodes, 0, task)
     assert (buffer.pos, buffer.full) == (5, False)
     np.testing.assert_array_equal(buffer.dones[:5, 0], [0, 0, 0, 0, 1])
@@ -94,51 +129,131 @@ def test_actions_return_to_policy_space_from_any_box() -> None:
     np.testing.assert_allclose(back, [[-1.0, 0.0], [0.25, 0.0]], atol=1e-6)
 
 
-def test_global_generators_are_left_as_they_were() -> None:
+def test_the_global_generator_is_left_as_it_was() -> None:
     np.random.seed(5)
-    torch.manual_seed(5)
-    expected = np.random.rand(), torch.rand(1)
+    expected = np.random.rand()
     np.random.seed(5)
-    torch.manual_seed(5)
     with seeded((1, 2, 3)):
-        first = np.random.rand(), torch.rand(1)
-    assert (np.random.rand(), torch.rand(1)) == expected
+        first = np.random.rand()
+    assert np.random.rand() == expected
     with seeded((1, 2, 3)):
-        assert (np.random.rand(), torch.rand(1)) == first
+        assert np.random.rand() == first
 
 
-@pytest.mark.parametrize("make", [sac_learner, ppo_learner])
-def test_a_state_is_all_that_a_model_knows(make: Any, task: Task) -> None:
+@pytest.mark.parametrize("name", ALL)
+def test_a_state_is_all_that_a_model_knows(name: str, task: Task) -> None:
     """Another learner that is given the state goes on in exactly the same way."""
-    one, other = make(task), make(task)
-    state, episodes = one.init(3), EpisodeStore()
-    for _ in range(2):
-        state, _ = one.iterate(state, episodes, StageTimer())
+    state, known = trained(name)
+    other = learner_of(name, task)
     # The other one has a past of its own, which must not show.
     other.iterate(other.init(8), EpisodeStore(), StageTimer())
-    kept = EpisodeStore(episodes)
-    ours, our_metrics = one.iterate(state, episodes, StageTimer())
-    theirs, their_metrics = other.iterate(state, kept, StageTimer())
+    ours, our_metrics = shared(name).iterate(state, EpisodeStore(known), StageTimer())
+    theirs, their_metrics = other.iterate(state, EpisodeStore(known), StageTimer())
     assert our_metrics == their_metrics
     leaves = jax.tree.leaves(ours), jax.tree.leaves(theirs)
     for first, second in zip(*leaves, strict=True):
         np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("make", [sac_learner, ppo_learner])
-def test_seeds_differ_and_repeat(make: Any, task: Task) -> None:
-    def first_weights(seed: int) -> Any:
-        tensors = make(task).init(seed).networks.tensors
-        return next(x for name, x in tensors.items() if name.endswith("0.weight"))
+PARTS = {
+    "sac": {"actor_state", "qf_state", "ent_coef_state"},
+    "droq": {"actor_state", "qf_state", "ent_coef_state"},
+    "tqc": {"actor_state", "qf1_state", "qf2_state", "ent_coef_state"},
+    "crossq": {"actor_state", "qf_state", "ent_coef_state"},
+    "ppo": {"actor_state", "vf_state"},
+}
 
-    np.testing.assert_array_equal(first_weights(1), first_weights(1))
-    assert (first_weights(1) != first_weights(2)).any()
+
+@pytest.mark.parametrize("name", ALL)
+def test_all_that_changes_in_training_is_in_the_state(name: str) -> None:
+    """Weights, targets, moments, statistics and the temperature, as plain arrays."""
+    before, after = shared(name).init(3).networks, trained(name)[0].networks
+    assert set(after) == PARTS[name]
+    first, last = flat(before), flat(after)
+    assert first.keys() == last.keys()
+    assert all(type(leaf) is np.ndarray for leaf in last.values())
+    assert all(first[key].dtype == last[key].dtype for key in first)
+    moved = {key for key in first if (first[key] != last[key]).any()}
+    weights = [key for key in first if key.endswith("kernel")]
+    assert moved >= set(weights)
+    assert name == "ppo" or "ent_coef_state/params/log_ent_coef" in moved
+    assert any("/mu/" in key for key in moved)
+    assert any("/target_params/" in key for key in moved) == (
+        name in ("sac", "droq", "tqc")
+    )
+    assert any("/batch_stats/" in key for key in moved) == (name == "crossq")
+    # Adam begins without memory.
+    moments = [first[key] for key in first if "/mu/" in key or "/nu/" in key]
+    assert not any(moment.any() for moment in moments)
 
 
-@pytest.mark.parametrize("make", [sac_learner, ppo_learner])
-def test_a_policy_depends_on_its_key_alone(make: Any, task: Task) -> None:
-    learner = make(task)
-    policy = learner.policy(learner.init(0))
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_critics_and_actor_take_the_steps_that_real_steps_ask_for(name: str) -> None:
+    """Two trajectories of 6 steps per iteration; the first 6 steps reach the start."""
+    config, networks = shared(name).config, trained(name)[0].networks
+    critic = networks["qf1_state" if name == "tqc" else "qf_state"]
+    assert networks["actor_state"]["step"] == 24 // config.policy_delay
+    assert critic["step"] == 24 // config.policy_delay * config.policy_delay
+    if name == "crossq":
+        steps = [x for key, x in flat(critic).items() if key.endswith("/steps")]
+        assert steps
+        assert all((count == critic["step"]).all() for count in steps)
+
+
+def test_steps_come_in_few_sizes_and_none_is_lost() -> None:
+    for delay in (1, 3, 20):
+        for number in range(300):
+            parts = sac.blocks(number, delay)
+            assert sum(parts) == number
+            assert {size * delay for size in parts if size > 1} <= {8, 64, 24}
+    config = CrossQConfig(updates_per_step=0.7)
+    bounds = np.cumsum(np.random.default_rng(0).integers(1, 40, 50)).tolist()
+    parts = [sac.actor_steps(first, last, config) for first, last in pairwise(bounds)]
+    assert sum(parts) == sac.actor_steps(bounds[0], bounds[-1], config)
+    assert sac.actor_steps(0, 1000, config) == 233
+
+
+def test_settings_reach_the_models() -> None:
+    target = shared("tqc")._model.policy
+    config = shared("tqc").config
+    kept = config.quantiles - config.dropped_quantiles
+    assert target.n_target_quantiles == 2 * kept
+    assert shared("droq")._model.policy_delay == 2
+    layers = shared("droq").init(0).networks["qf_state"]["params"]["params"]
+    (critics,) = layers.values()
+    assert "LayerNorm_0" in critics
+    assert shared("droq")._model.policy.dropout_rate == 0.01
+    crossq = learner_of(
+        "crossq",
+        load("Point2D", horizon=6),
+        critic_hidden=(7, 5),
+        momentum=0.5,
+        renormalisation_starts=9,
+    )
+    policy = crossq._model.policy
+    assert (policy.batch_norm_momentum, policy.renorm_warmup_steps) == (0.5, 9)
+    shapes = [x.shape for x in jax.tree.leaves(crossq.init(0).networks["qf_state"])]
+    assert (2, 7, 5) in shapes
+
+
+def test_more_quantiles_cannot_be_dropped_than_there_are() -> None:
+    with pytest.raises(UsageError, match=r"dropped_quantiles is 25.*none of the 25"):
+        TQCConfig(dropped_quantiles=25)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_seeds_differ_and_repeat(name: str) -> None:
+    def weights(seed: int) -> np.ndarray:
+        layers = flat(shared(name).init(seed).networks["actor_state"]["params"])
+        return next(x for key, x in layers.items() if key.endswith("Dense_0/kernel"))
+
+    np.testing.assert_array_equal(weights(1), weights(1))
+    assert (weights(1) != weights(2)).any()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_policy_depends_on_its_key_alone(name: str) -> None:
+    policy = shared(name).policy(trained(name)[0])
     states = np.ones((3, 2), np.float32)
     one, other = jax.random.key(1), jax.random.key(2)
     np.testing.assert_array_equal(
@@ -151,17 +266,52 @@ def test_a_policy_depends_on_its_key_alone(make: Any, task: Task) -> None:
     assert abs(policy(100 * states, False, one)).max() <= 1.0
 
 
-def test_untrained_optimisers_are_as_adam_begins(task: Task) -> None:
-    (memory,) = ppo_learner(task).init(0).networks.optimisers
-    assert all((leaf == 0).all() for leaf in jax.tree.leaves(memory))
+@pytest.mark.parametrize("name", ALL)
+def test_an_exported_policy_acts_as_sbx_does(
+    name: str, task: Task, tmp_path: Path
+) -> None:
+    """Also where batch renormalisation has statistics far from 0 and 1."""
+    state = trained(name)[0]
+    rng = np.random.default_rng(0)
+    odd = jax.tree.map(
+        lambda x: (
+            np.abs(rng.normal(size=x.shape)).astype(x.dtype) + 0.1
+            if x.dtype.kind == "f"
+            else x
+        ),
+        state.networks["actor_state"],
+    )
+    networks = {**state.networks, "actor_state": odd}
+    for one in (state, eqx.tree_at(lambda s: s.networks, state, networks)):
+        file = tmp_path / f"{one is state}.safetensors"
+        export_policy(file, shared(name), one, {"algorithm": name})
+        states = rng.normal(size=(20, 2)).astype(np.float32)
+        acted = shared(name).policy(one)(states, True, jax.random.key(0))
+        boxed = task.action_box.to_box(acted)
+        np.testing.assert_allclose(load_policy(str(file))(states), boxed, atol=2e-6)
+
+
+def test_what_pytorch_wrote_is_refused_with_who_wrote_it(tmp_path: Path) -> None:
+    earlier = {"tensors": {"actor.mu.weight": np.zeros(2, np.float32)}}
+    state = SbxState(**init_counters(0), networks=earlier)
+    identity = Identity("sac", {})
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "episodes").mkdir()
+    path = checkpoint.save(tmp_path, state, EpisodeStore(), identity, 1)
+    with pytest.raises(UsageError) as caught:
+        checkpoint.load(path, shared("sac").init(0), identity)
+    said = str(caught.value)
+    assert "written by pombu 0." in said
+    assert "SAC and PPO in PyTorch (Stable-Baselines3)" in said
+    assert "use the version that wrote it" in said
 
 
 def test_ppo_bootstraps_at_time_limits_and_not_at_ends(task: Task) -> None:
     """Returns and advantages against a loop over each episode."""
-    learner = ppo_learner(task, normalise_observations=False, gamma=0.9, lam=0.8)
+    learner = learner_of("ppo", task, normalise_observations=False, gamma=0.9, lam=0.8)
     model = learner._model
     episodes = [episode(4, True, 0), episode(6, False, 1)]
-    recorder = ppo.Recorder(model.policy, np.asarray)
+    recorder = ppo.Recorder(model, np.asarray, jax.random.key(0))
     for step in range(6):
         rows = [e.observations[min(step, len(e))] for e in episodes]
         recorder.act(np.stack(rows), step)
@@ -169,9 +319,8 @@ def test_ppo_bootstraps_at_time_limits_and_not_at_ends(task: Task) -> None:
     buffer = learner._buffer(rollout)
     offset = 0
     for one in episodes:
-        with torch.no_grad():
-            values = model.policy.predict_values(torch.from_numpy(one.observations))
-        values = values.numpy()[:, 0].astype(np.float64)
+        values = model.vf.apply(model.policy.vf_state.params, one.observations)
+        values = np.asarray(values)[:, 0].astype(np.float64)
         values[-1] *= not one.terminated
         advantage = 0.0
         for step in range(len(one) - 1, -1, -1):
@@ -189,29 +338,35 @@ def test_ppo_bootstraps_at_time_limits_and_not_at_ends(task: Task) -> None:
 def test_ppo_remembers_the_actions_that_it_drew_not_the_clipped_ones(
     task: Task,
 ) -> None:
-    learner = ppo_learner(task, log_std=2.0)
-    recorder = ppo.Recorder(learner._model.policy, np.asarray)
+    learner = learner_of("ppo", task, log_std=2.0, normalise_observations=False)
+    recorder = ppo.Recorder(learner._model, np.asarray, jax.random.key(0))
     episodes = [episode(6, False, 0)]
     for step in range(6):
         recorder.act(episodes[0].observations[step : step + 1], step)
     rollout = recorder.rollout(episodes, 1.0, 0.99)
     assert abs(rollout.actions).max() > 1.0
-    with torch.no_grad():
-        _, expected, _ = learner._model.policy.evaluate_actions(
-            torch.from_numpy(rollout.observations), torch.from_numpy(rollout.actions)
-        )
-    np.testing.assert_allclose(rollout.log_probs, expected.numpy(), rtol=1e-4)
+    params = learner._model.policy.actor_state.params
+    mean = learner._model.actor.apply(params, rollout.observations).mode()
+    noise = (rollout.actions - np.asarray(mean)) / np.exp(2.0)
+    expected = -0.5 * (noise**2 + np.log(2 * np.pi)).sum(-1) - 2 * 2.0
+    np.testing.assert_allclose(rollout.log_probs, expected, rtol=1e-4)
+
+
+def rates(learner: Any) -> list[float]:
+    """The step sizes with which policy and value were trained last."""
+    states = learner._model.policy.actor_state, learner._model.policy.vf_state
+    return [float(s.opt_state[1].hyperparams["learning_rate"]) for s in states]
 
 
 def test_ppo_falls_linearly_in_its_learning_rate(task: Task) -> None:
-    learner = ppo_learner(
-        task, iterations=4, learning_rate=1.0e-3, final_learning_rate=0.0
+    learner = learner_of(
+        "ppo", task, iterations=4, learning_rate=1.0e-3, final_learning_rate=0.0
     )
-    state, episodes, rates = learner.init(0), EpisodeStore(), []
+    state, episodes, found = learner.init(0), EpisodeStore(), []
     for _ in range(3):
         state, _ = learner.iterate(state, episodes, StageTimer())
-        rates.append(learner._model.policy.optimizer.param_groups[0]["lr"])
-    assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3])
+        found.append(rates(learner))
+    np.testing.assert_allclose(found, [[1e-3] * 2, [0.75e-3] * 2, [0.5e-3] * 2])
 
 
 def test_ppo_s_learning_rate_counts_steps_not_iterations() -> None:
@@ -227,49 +382,51 @@ def test_ppo_s_learning_rate_counts_steps_not_iterations() -> None:
 
 
 def test_ppo_tells_when_its_learning_rate_is_0(task: Task) -> None:
-    learner = ppo_learner(task, iterations=1, final_learning_rate=0.0)
+    learner = learner_of("ppo", task, iterations=1, final_learning_rate=0.0)
     state, _ = learner.iterate(learner.init(0), EpisodeStore(), StageTimer())
     with pytest.warns(UserWarning, match="fallen to 0, so nothing more is learned"):
         learner.iterate(state, EpisodeStore(), StageTimer())
-    assert learner._model.policy.optimizer.param_groups[0]["lr"] == 0
+    assert rates(learner) == [0.0, 0.0]
     learner.config.require_rate(12, 6)
     with pytest.raises(UsageError, match="within 12 real steps, and 13 are asked for"):
         learner.config.require_rate(13, 6)
 
 
-def test_sac_waits_for_its_first_steps(task: Task) -> None:
-    learner = sac_learner(task, learning_starts=1000)
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_training_waits_for_the_first_steps(name: str, task: Task) -> None:
+    learner = learner_of(name, task, learning_starts=1000)
     state = learner.init(0)
     after, metrics = learner.iterate(state, EpisodeStore(), StageTimer())
-    for name, tensor in state.networks.tensors.items():
-        np.testing.assert_array_equal(tensor, after.networks.tensors[name])
+    now = flat(after.networks)
+    for key, leaf in flat(state.networks).items():
+        np.testing.assert_array_equal(leaf, now[key])
     assert "value_loss" not in metrics
     assert np.isfinite(list(metrics.values())).all()
 
 
-def test_sac_trains_as_soon_as_it_has_its_first_steps(task: Task) -> None:
-    learner = sac_learner(task)
-    steps = learner.config.trajectories * task.horizon
-    learner = sac_learner(task, learning_starts=steps, bout=learner.config.trajectories)
+def test_training_begins_as_soon_as_there_are_the_first_steps(task: Task) -> None:
+    both = {"trajectories": 2, "bout": 2}
+    learner = learner_of("sac", task, learning_starts=12, **both)
     _, metrics = learner.iterate(learner.init(0), EpisodeStore(), StageTimer())
     assert "value_loss" in metrics
 
 
-def test_a_fixed_temperature_is_no_part_of_the_state(task: Task) -> None:
-    state = sac_learner(task, temperature=0.2).init(0)
-    assert "log_temperature" not in state.networks.tensors
-    assert len(state.networks.optimisers) == 2
+def test_a_fixed_temperature_stays(task: Task) -> None:
+    learner = learner_of("sac", task, temperature=0.2)
+    state, metrics = learner.iterate(learner.init(0), EpisodeStore(), StageTimer())
+    assert metrics["temperature"] == pytest.approx(0.2)
+    assert "log_ent_coef" not in state.networks["ent_coef_state"]["params"]
 
 
 def test_without_the_extra_one_sentence_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "stable_baselines3", None)
+    monkeypatch.setitem(sys.modules, "sbx", None)
     name = "pombu.algorithms.stable_baselines"
     monkeypatch.delitem(sys.modules, name)
     with pytest.raises(UsageError) as caught:
         importlib.import_module(name)
-    assert str(caught.value) == (
-        "SAC and PPO need Stable-Baselines3, which is not installed: "
-        "pip install 'pombu[baselines]'."
-    )
+    said = str(caught.value)
+    assert said.startswith("SAC, DroQ, TQC, CrossQ and PPO need sbx, which cannot be")
+    assert said.endswith(": pip install 'pombu[baselines]'.")
+    assert "sbx" in said.partition("(")[2]

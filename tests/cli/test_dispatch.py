@@ -199,6 +199,32 @@ def test_usage_errors_are_one_sentence(arguments: list[str], said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_flags_help_wraps_at_the_terminal_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["train", "--help"]) == 0
+    due = "inf sets no limit. None is 0.2 where episodes are longer than 200 steps"
+    # The source breaks its lines in the middle of this.
+    assert due in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "near"),
+    [
+        ("train --env Point2D --alhpa 3", "--alpha"),
+        ("train --env Point2D --model.member 3", "--model.members"),
+        ("study x.toml --worker 2", "--workers"),
+        ("tune x.toml --trails 2", "--trials"),
+    ],
+)
+def test_a_flag_that_does_not_exist_has_a_near_one(
+    command: str, near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command.split()) == 2
+    assert f"did you mean {near}?" in capsys.readouterr().err
+
+
 def test_help_shows_the_examples(
     install: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

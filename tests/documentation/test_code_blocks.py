@@ -67,7 +67,14 @@ def test_there_are_commands_to_check() -> None:
 
 
 @pytest.mark.parametrize("words", LINES.values(), ids=LINES.keys())
-def test_shown_commands_parse(words: list[str]) -> None:
+def test_shown_commands_parse(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command, *arguments = words[: words.index(">")] if ">" in words else words
     assert command in COMMANDS
+    if "--config" in arguments:  # it is read with the flags
+        monkeypatch.chdir(tmp_path)
+        path = Path(arguments[arguments.index("--config") + 1])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}" if path.suffix == ".json" else "")
     read(command, arguments)

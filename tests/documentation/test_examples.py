@@ -1,6 +1,7 @@
 """Each example is short and runs; those that train know `--smoke`."""
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 from pages import ROOT
 
+from pombu.agent.runs import read_config
 from pombu.cli import main
 from pombu.studies.study_file import read_study
+from pombu.studies.tuning_file import read_tuning
 
 STUDY = ROOT / "examples" / "study.toml"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -67,6 +70,24 @@ def test_an_example_runs_as_a_program(tmp_path: Path) -> None:
 def test_the_study_is_small_and_read() -> None:
     assert len(STUDY.read_text().splitlines()) < 40
     assert len(read_study(STUDY).jobs()) == 8
+
+
+def test_the_search_is_small_and_read() -> None:
+    path = STUDY.with_name("tune.toml")
+    assert len(path.read_text().splitlines()) < 40
+    tuning = read_tuning(path)
+    assert (tuning.trials, tuning.seeds) == (6, (0,))
+
+
+def test_files_of_the_guide_are_read(tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "guides" / "tuning.md").read_text()
+    config, search = re.findall(r"```toml\n(.*?)```", guide, flags=re.DOTALL)
+    (tmp_path / "run.toml").write_text(config)
+    made = read_config(tmp_path / "run.toml").config("pombu")
+    assert (made.env.horizon, made.policy.hidden) == (1000, (256, 256))
+    (tmp_path / "tune.toml").write_text(search)
+    space = {one.key for one in read_tuning(tmp_path / "tune.toml").space}
+    assert "imagination.real_starts" in space
 
 
 @pytest.mark.slow

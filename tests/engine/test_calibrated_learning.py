@@ -16,11 +16,19 @@ from pombu.errors import UsageError
 from pombu.rng import Keys
 from pombu.rollout.held_out import real_steps
 from pombu.training.algorithm import StageTimer
-from pombu.uncertainty.n_step import fit
+from pombu.uncertainty.n_step import fit, mean_z_squared
 
 PLAIN = change(CONFIG, evaluation_episodes=6)
 CALIBRATED = change(PLAIN, calibration__use=True)
 ADDED = {"calibration_scale", "calibration_rho", "coverage_90", "spearman"}
+
+
+FULL = change(PLAIN, returns__correlation="full")
+CORRECTED = {
+    "U": change(CALIBRATED, returns__recalibrate=True),
+    "F": change(CALIBRATED, returns__recalibrate=True, returns__correlation="full"),
+    "rho": change(CALIBRATED, returns__recalibrate=True, returns__correlation="fitted"),
+}
 
 
 def learner(config=CALIBRATED):
@@ -62,6 +70,58 @@ def test_a_single_member_cannot_be_calibrated():
     state, rows = run(learner(change(CALIBRATED, model__members=1)), 0, 1)
     assert int(state.calibration.episodes) == 0
     assert not ADDED & set(rows[-1])
+
+
+@pytest.mark.parametrize("kind", CORRECTED)
+def test_the_correction_enters_learning_from_the_second_iteration_on(kind):
+    """It comes from the first evaluation; another uncertainty gives other weights."""
+    config = CORRECTED[kind]
+    state, rows = run(learner(config), 0, 2)
+    raw = FULL if kind == "F" else PLAIN
+    before, plain_rows = run(learner(raw), 0, 2)
+    for name in ("return_real", "penalty"):
+        assert rows[0][name] == pytest.approx(plain_rows[0][name], rel=1e-4)
+    assert rows[1]["penalty"] != plain_rows[1]["penalty"]
+    assert not same(state.policy, before.policy)
+    assert rows[0]["uncertainty_scale"] != 1.0
+    if kind == "rho":
+        assert rows[0]["uncertainty_rho"] == pytest.approx(rows[0]["calibration_rho"])
+    again, _ = run(learner(config), 0, 2)
+    assert same(state, again)
+
+
+def test_the_scale_is_of_the_uncertainty_that_is_used():
+    """F has a scale of its own: the root of its mean z^2 over n-step returns."""
+    one = learner(CORRECTED["F"])
+    state, rows = run(one, 0, 1)
+    _, real = one.evaluation(state, Keys(0, 0), StageTimer())
+    horizon, gamma = one.task.horizon, one.rules.returns.gamma
+    steps = real_steps(state.value, one.dynamics(state), one.rules, real, horizon)
+    squares = mean_z_squared(steps, gamma, "full")
+    scale = np.sqrt(np.mean(list(squares.values())))
+    assert float(state.correction.scale) == pytest.approx(scale, rel=1e-6)
+    assert rows[0]["uncertainty_scale"] == float(state.correction.scale)
+    assert float(state.correction.scale) != float(state.calibration.scale)
+
+
+def test_a_small_evaluation_leaves_the_earlier_correction():
+    one = learner(CORRECTED["U"])
+    state, _ = run(one, 0, 1)
+    later, metrics = one.calibrate(state, [])
+    assert same(later.correction, state.correction)
+    assert int(later.calibration.episodes) == 0
+    assert metrics["uncertainty_scale"] == float(state.correction.scale)
+
+
+@pytest.mark.parametrize("kind", CORRECTED)
+def test_what_is_to_be_corrected_needs_evaluations(kind):
+    config = CORRECTED[kind]
+    with pytest.raises(UsageError, match=r"calibration\.use"):
+        change(config, calibration__use=False)
+    with pytest.raises(UsageError, match=r"evaluation_episodes is 4"):
+        change(config, evaluation_episodes=4)
+    with pytest.raises(UsageError, match=r"model\.kind = simulator"):
+        change(config, model__kind="simulator")
 
 
 @pytest.fixture(scope="module")

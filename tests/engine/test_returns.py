@@ -9,7 +9,8 @@ import pytest
 import reference
 
 from pombu.dynamics.config import ReturnConfig
-from pombu.rollout.returns import discounted_sum, scaled_reward, targets
+from pombu.errors import UsageError
+from pombu.rollout.returns import Correction, discounted_sum, scaled_reward, targets
 
 PLAIN = ReturnConfig(
     advantage_clip=None, standardise_advantages=False, variance_clip=None
@@ -192,3 +193,103 @@ class TestWhatAlphaAndBetaMean:
             (self.rewards - shift)[:, 1:] / np.sqrt(self.local)[:, 1:],
             rtol=1e-5,
         )
+
+
+class TestWhichUncertainty:
+    """U, F and U_rho, raw and recalibrated, against loops over pairs of steps."""
+
+    members = 4
+    beyond = np.array([0.7, 0.2, 0.0, 1.3])
+
+    def steps(self, seed: int) -> dict[str, Any]:
+        """Members' values, their local uncertainty, and what lies beyond two cuts."""
+        steps = make_steps(seed)
+        draw = np.random.default_rng(seed + 100)
+        counted = steps["weight"] > 0
+        q = draw.normal(size=(*counted.shape, self.members)) * counted[..., None]
+        doubt = np.zeros(counted.shape)
+        doubt[2, 0], doubt[5, 1] = 0.6, 0.4
+        return {**steps, "q": q, "doubt": doubt, "local": q.var(-1) + doubt}
+
+    def answer(self, steps: dict[str, Any], config: ReturnConfig, **more: float) -> Any:
+        names = ("rewards", "values", "local", "continues", "weight")
+        correction = None
+        if more:
+            numbers = (jnp.float32(more.get(n, d)) for n, d in (("rho", 0), ("c", 1)))
+            correction = Correction(*numbers)
+        return _targets(
+            *(jnp.asarray(steps[name], jnp.float32) for name in names),
+            config,
+            jnp.zeros((1, 4)),
+            jnp.asarray(self.beyond, jnp.float32)[None],
+            jnp.asarray(steps["q"], jnp.float32),
+            jnp.asarray(steps["doubt"], jnp.float32),
+            correction,
+        )
+
+    def pairs(self, steps: dict[str, Any], gamma: float, rho: Any) -> np.ndarray:
+        """Sum over all pairs of later steps; rho None is the members' covariance."""
+        horizon, number = steps["local"].shape
+        found = np.zeros((horizon, number))
+        deviations = steps["q"] - steps["q"].mean(-1, keepdims=True)
+        for n, h in np.ndindex(number, horizon):
+            ends = np.flatnonzero(steps["continues"][h:, n] == 0)
+            last = h + int(ends[0]) if len(ends) else horizon - 1
+            whole = not len(ends)
+            for t, s in np.ndindex(last + 1 - h, last + 1 - h):
+                if rho is None:
+                    shared = (deviations[h + t, n] * deviations[h + s, n]).mean()
+                    shared += steps["doubt"][h + t, n] * (t == s)
+                else:
+                    both = steps["local"][h + t, n] * steps["local"][h + s, n]
+                    shared = rho ** abs(t - s) * np.sqrt(both)
+                found[h, n] += gamma ** (t + s) * shared
+            if whole:
+                length = horizon - h
+                found[h, n] += gamma ** (2 * length) * self.beyond[n]
+                for t in range(length if rho else 0):
+                    both = np.sqrt(steps["local"][h + t, n] * self.beyond[n])
+                    found[h, n] += (
+                        2 * gamma ** (t + length) * rho ** (length - t) * both
+                    )
+        return found
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_against_pairs_of_steps(self, seed: int) -> None:
+        steps, gamma = self.steps(seed), 0.9
+        counted = steps["weight"] > 0
+        for kind, rho in (("none", 0.0), ("full", None), ("fitted", 0.6)):
+            config = ReturnConfig(
+                gamma=gamma, bootstrap=True, variance_clip=None, correlation=kind
+            )
+            found = self.answer(steps, config, rho=0.6)
+            np.testing.assert_allclose(
+                np.asarray(found.variances)[counted],
+                self.pairs(steps, gamma, rho)[counted],
+                rtol=2e-4,
+            )
+
+    @pytest.mark.parametrize("kind", ["none", "full", "fitted"])
+    def test_the_scale_stretches_the_uncertainty_alone(self, kind: Any) -> None:
+        """sqrt(D) is three times as large; A, and the targets of U_psi, stay."""
+        steps = self.steps(0)
+        config = ReturnConfig(bootstrap=True, variance_clip=None, correlation=kind)
+        once, scaled = (self.answer(steps, config, rho=0.5, c=c) for c in (1.0, 3.0))
+        np.testing.assert_allclose(scaled.uncertainty, 3 * once.uncertainty, rtol=1e-6)
+        np.testing.assert_array_equal(scaled.variances, once.variances)
+        np.testing.assert_array_equal(scaled.advantages, once.advantages)
+        np.testing.assert_array_equal(scaled.returns, once.returns)
+
+    def test_the_clip_is_of_what_is_used(self) -> None:
+        config = ReturnConfig(bootstrap=True, variance_clip=0.5)
+        found = self.answer(self.steps(0), config, c=0.3)
+        np.testing.assert_allclose(
+            found.uncertainty,
+            np.sqrt(np.minimum(0.09 * np.asarray(found.variances), 0.5)),
+            rtol=1e-5,
+        )
+
+    def test_f_needs_the_members(self) -> None:
+        steps = {name: jnp.ones((2, 1)) for name in "abcde"}
+        with pytest.raises(UsageError, match=r"returns\.correlation is full"):
+            targets(*steps.values(), ReturnConfig(correlation="full"))

@@ -4,6 +4,7 @@ import gymnasium
 import pytest
 
 from pombu.envs import EnvConfig, load, make, resolve
+from pombu.envs.catalogue import in_one_line
 from pombu.errors import UsageError
 
 
@@ -117,3 +118,13 @@ def test_module_that_registers_an_id(tmp_path, monkeypatch) -> None:
 
 def test_render_mode_reaches_a_factory() -> None:
     assert make(EnvConfig("toys:Counter"), "rgb_array").render_mode == "rgb_array"
+
+
+def test_an_error_without_words_has_a_name() -> None:
+    class OddError(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    assert in_one_line(OddError()) == "OddError"
+    assert in_one_line(KeyError()) == "KeyError"
+    assert in_one_line(ValueError("two\n lines")) == "ValueError: two lines"

@@ -17,8 +17,10 @@ from pombu import POMBU, UsageError
 from pombu.algorithms.registry import begin_from
 from pombu.cli import main
 from pombu.data import read_logged, write_logged
-from pombu.data.episodes import to_bytes
+from pombu.data.episodes import to_bytes, write_kept
 from pombu.envs import EnvConfig, Episode, collect, load
+from pombu.files import DamagedFileError
+from pombu.training.checkpoint import shard_checksums
 from pombu.training.metrics import NonFiniteError
 from pombu.training.run import open_run
 
@@ -62,6 +64,38 @@ def arrays(episodes: list[Episode]) -> dict[str, Any]:
         "terminations": ends & terminated,
         "truncations": ends & ~terminated,
     }
+
+
+def test_a_flipped_bit_in_another_runs_episodes_is_noticed(tmp_path: Path) -> None:
+    agent = POMBU("Point2D", preset="smoke").learn(20)
+    folder = agent.save(tmp_path / "agent").parent.parent
+    task, file = agent.learner.task, folder / "episodes" / "00000.safetensors"
+    known = shard_checksums(folder)
+    assert known == shard_checksums(file)
+    assert same(read_logged(folder, task, known), list(agent.episodes))
+    data = file.read_bytes()
+    (file.with_name("00001.safetensors")).write_bytes(data)
+    assert same(read_logged(folder, task, known), list(agent.episodes)), (
+        "what no checkpoint knows was never learned from"
+    )
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    for given in (folder, file):
+        with pytest.raises(DamagedFileError, match=r"00000\.safetensors"):
+            read_logged(given, task, known)
+    with pytest.raises(DamagedFileError):
+        POMBU("Point2D", preset="smoke", data=folder)
+    assert shard_checksums(tmp_path) == {}
+
+
+def test_kept_episodes_are_bound_by_their_name(
+    episodes: list[Episode], tmp_path: Path
+) -> None:
+    file = tmp_path / write_kept(tmp_path, episodes).file
+    assert same(read_logged(file, TASK), episodes)
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(DamagedFileError, match="kept-"):
+        read_logged(file, TASK)
 
 
 def test_loose_transitions(episodes: list[Episode], tmp_path: Path) -> None:

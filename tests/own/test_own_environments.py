@@ -13,7 +13,7 @@ from pombu import POMBU, EnvConfig, UsageError
 from pombu.algorithms.presets import names, preset
 from pombu.algorithms.registry import ALGORITHMS, options
 from pombu.cli import main
-from pombu.cli.describe import check_and_describe
+from pombu.cli.lists import check_and_describe
 from pombu.data.episodes import from_bytes
 from pombu.envs import check, collect_rounds, load
 

@@ -15,11 +15,13 @@ from rich.console import Console
 from pombu.analysis.curves import find_curves
 from pombu.analysis.statistics import interval
 from pombu.cli import main
+from pombu.cli.experiments import Reproduce
 from pombu.envs import EnvConfig
+from pombu.errors import UsageError
 from pombu.paper.costs import planned_imagined_steps
-from pombu.paper.experiments import at
-from pombu.paper.panel_runs import Request, gather_results
-from pombu.paper.reproduce import PAGES, departures, find, names, summarise
+from pombu.paper.experiments import PUBLISHED_1, at
+from pombu.paper.panel_runs import Request, departures, gather_results
+from pombu.paper.reproduce import PAGES, find, names, summarise
 from pombu.paper.tables import return_rows
 from pombu.studies.progress import PlainRuns
 from pombu.studies.study import Job, Outcome
@@ -30,7 +32,9 @@ ITEMS = [name for name in names() if find(name).item]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few draws of the bootstrap and one timing; both have tests of their own."""
-    monkeypatch.setattr("pombu.paper.reproduce.interval", partial(interval, draws=50))
+    for module in ("reproduce", "drawing", "claims"):
+        few = partial(interval, draws=50)
+        monkeypatch.setattr(f"pombu.paper.{module}.interval", few)
     monkeypatch.setattr("pombu.paper.tables.REPEATS", 1)
 
 
@@ -89,8 +93,8 @@ def test_what_is_missing_is_said(
     command += ["--runs", str(tmp_path / "no"), "--out", str(tmp_path / "figure-3")]
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert "missing: HalfCheetah, H = 200, α = 0: seed 1" in said
-    assert "missing: HalfCheetah, H = 200, α = 1: seed 0, 1" in said
+    assert "missing: α in units of advantage, α = 0: seed 1, 2" in said
+    assert "missing: α in units of reward, α = 1: seed 0, 1, 2" in said
     line = json.loads((tmp_path / "figure-3" / "line.json").read_text())
     assert line["note"] == "fewer seeds (1) than the paper's three"
     assert "(1 seed)" in line["says"]
@@ -105,7 +109,7 @@ def test_what_is_missing_is_said(
     assert "## figure-3\n" in page
     assert "## figure-3-short\n" in page
     assert "![figure-3](figure-3/figure-3.png)" in page
-    assert "α = 1: seed 0, 1" in page
+    assert "α = 1: seed 0, 1, 2" in page
     assert "## Not done yet" in page
     assert "`pombu reproduce table-2`" in page
 
@@ -113,11 +117,11 @@ def test_what_is_missing_is_said(
 def test_steps_and_seeds_can_be_asked_for(runs: Path, tmp_path: Path) -> None:
     command = ["reproduce", "figure-5", "--from", str(runs), "--no-train"]
     command += ["--runs", str(tmp_path / "no"), "--out", str(tmp_path)]
-    assert main([*command, "--total-steps", "50000", "--seeds", "2"]) == 0
+    assert main([*command, "--total-steps", "50000", "--seeds", "4"]) == 0
     line = json.loads((tmp_path / "line.json").read_text())
     assert "50k steps" in line["says"]
-    assert line["command"].endswith("--total-steps 50000 --seeds 2")
-    assert line["missing"][0].endswith("POMBU: seed 1")
+    assert line["command"].endswith("--total-steps 50000 --seeds 4")
+    assert line["missing"][0].endswith("POMBU: seed 3")
     assert main([*command, "--seeds", "0"]) == 2
 
 
@@ -135,17 +139,62 @@ def test_nothing_to_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("profile", ["smoke", "fast", "paper"])
 def test_alpha_alone_differs_where_it_is_compared(profile: str) -> None:
-    (panel,) = panels_of("figure-3", profile)
-    plain = Job("pombu", EnvConfig(panel.task), preset=panel.preset).config()
-    configs = [panel.jobs(arm)[0].config() for arm in panel.arms]
-    assert [config.alpha for config in configs] == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert all(replace(config, alpha=plain.alpha) == plain for config in configs)
-    assert panels_of("appendix-training", profile) == [panel]
+    panels = panels_of("figure-3", profile)
+    values = [[0.0, 0.25, 0.5, 0.75, 1.0], [0.0, 0.025, 0.05, 0.1, 0.2]]
+    assert len(panels) == (2 if profile == "fast" else 1)
+    for panel, alphas in zip(panels, values, strict=False):
+        configs = [panel.jobs(arm)[0].config() for arm in panel.arms]
+        assert [config.alpha for config in configs] == alphas
+        assert {replace(c, alpha=0.0) for c in configs} == {configs[0]}
+        assert all(config.minimum_kl is None for config in configs)
+    assert panels_of("appendix-training", profile) == panels
 
 
-def test_alpha_is_held_at_the_paper_s_scale() -> None:
-    (panel,) = panels_of("figure-3", "paper")
-    assert panel.jobs(panel.arms[0])[0].config().minimum_kl is None
+def test_alpha_has_the_paper_s_unit_and_that_of_fast() -> None:
+    paper = Job("pombu", EnvConfig("HalfCheetah"), preset="paper").config().returns
+    fast = Job("pombu", EnvConfig("HalfCheetah")).config()
+    theirs, ours = (
+        [panel.jobs(arm)[0].config() for arm in panel.arms]
+        for panel in panels_of("figure-3")
+    )
+    for config in theirs:
+        assert config.returns.uncertainty_units == paper.uncertainty_units == "reward"
+        assert config.returns.variance_clip == paper.variance_clip
+        assert replace(config, alpha=fast.alpha, returns=fast.returns) == fast
+    assert ours[2] == fast
+
+
+def test_noise_is_read_in_both_ways() -> None:
+    for profile in ("smoke", "fast", "paper"):
+        for name, sigmas in (("figure-5", {0.1}), ("appendix-noise", {0.01, 0.1})):
+            noisy = [p.env for p in panels_of(name, profile) if p.env.observation_noise]
+            found = {(env.observation_noise, env.noise_kind) for env in noisy}
+            kinds = ("gaussian", "uniform")
+            assert found == {(sigma, kind) for sigma in sigmas for kind in kinds}
+
+
+def test_budgets_of_fast() -> None:
+    def budgets(name: str) -> dict[tuple[str, int], int]:
+        return {
+            (panel.task, panel.env.horizon or 200): panel.total_steps
+            for panel in panels_of(name)
+        }
+
+    walkers = {("Ant", 200): 100_000, ("Walker2d", 200): 100_000}
+    short = {("HalfCheetah", 200): 100_000, ("Swimmer", 200): 50_000, **walkers}
+    assert budgets("figure-2") == short
+    tasks = ("HalfCheetah", "Ant", "Swimmer", "Walker2d")
+    assert budgets("table-2") == {(task, 1000): 200_000 for task in tasks}
+    assert budgets("appendix-long") == {(task, 1000): 100_000 for task in tasks}
+    for name in ("figure-3", "figure-4", "appendix-training"):
+        assert budgets(name) == {("HalfCheetah", 200): 50_000}
+
+
+def test_fast_stands_beside_paper() -> None:
+    (panel,) = panels_of("paper-beside-fast")
+    assert [panel.jobs(arm)[0].preset for arm in panel.arms] == ["fast", "paper"]
+    (panel,) = panels_of("paper-beside-fast", "smoke")
+    assert {panel.jobs(arm)[0].preset for arm in panel.arms} == {"smoke"}
 
 
 def test_the_other_items_have_the_preset_s_own_alpha() -> None:
@@ -168,8 +217,9 @@ def test_figure_2_has_the_bonus_of_the_published_code() -> None:
 def test_one_seed_has_no_interval(runs: Path) -> None:
     request = Request("fast", runs, runs, train=False)
     watcher = PlainRuns.__new__(PlainRuns)
-    single = summarise(gather_results(panels_of("figure-5"), request, watcher))
-    panel = single["HalfCheetah, σ = 0.1"]
+    panels = [replace(panel, seeds=(0,)) for panel in panels_of("figure-5")]
+    single = summarise(gather_results(panels, request, watcher))
+    panel = single["HalfCheetah, σ = 0.1, normal (text)"]
     iqm, better = panel["arms"]["POMBU"]["iqm"], panel["probability_of_improvement"]
     assert (iqm["low"], iqm["high"]) == (None, None)
     assert iqm["value"] == panel["arms"]["POMBU"]["mean"]
@@ -203,13 +253,45 @@ def test_table_1_says_whose_numbers_it_has(runs: Path) -> None:
     assert table[1]["return"] == "852 ± 21"
 
 
+@pytest.mark.parametrize("method", ["pombu", "meppo", "metrpo", "slbo"])
+def test_imagined_steps_are_those_of_table_1(method: str) -> None:
+    """To the one or two digits that are printed.
+
+    ME-TRPO's real steps were counted in its training split, two thirds of what it took:
+    5e7 belong to 300,000 real steps.
+    """
+    steps = 300_000 if method == "metrpo" else 200_000
+    job = Job(method, EnvConfig("HalfCheetah"), 0, "paper", steps)
+    printed = PUBLISHED_1[method].imagined_steps
+    assert printed is not None
+    assert planned_imagined_steps(job) == pytest.approx(printed, rel=0.05)
+
+
+def test_slbo_imagines_what_its_benchmark_does_at_h_1000() -> None:
+    env = EnvConfig("HalfCheetah", horizon=1000)
+    job = Job("slbo", env, 0, "paper", 200_000)
+    assert planned_imagined_steps(job) == 64_000_000
+    for one in (env, EnvConfig("HalfCheetah"), EnvConfig("Ant")):
+        fast = Job("slbo", one, 0, "fast", 200_000)
+        assert planned_imagined_steps(fast) == 10_000_000
+
+
+@pytest.mark.parametrize("method", ["pombu", "meppo", "metrpo", "slbo", "mbmpo", "sac"])
+def test_the_counter_of_imagined_steps_is_what_was_planned(method: str) -> None:
+    """Of the recorded runs, which tests/test_recorded_runs.py repeats."""
+    fixture = Path(__file__).parents[1] / "fixtures" / "recorded-runs.json"
+    recorded = json.loads(fixture.read_text())["runs"][method]
+    job = Job(method, EnvConfig("Point2D"), 0, "smoke", recorded["real_steps"])
+    assert planned_imagined_steps(job) == recorded["imagined_steps"]
+
+
 def test_smoke_runs_are_few_and_shared() -> None:
     panels = [panel for name in ITEMS for panel in panels_of(name, "smoke")]
     assert {panel.task for panel in panels} == {"Point2D"}
     jobs = {job for panel in panels for arm in panel.arms for job in panel.jobs(arm)}
-    assert len(jobs) <= 68
+    assert len(jobs) <= 80
     folders = {job.name for job in jobs}
-    assert len(folders) <= 64
+    assert len(folders) <= 76
 
 
 def test_profiles_keep_the_experiment() -> None:
@@ -232,7 +314,7 @@ def test_the_table_has_the_paper_s_numbers_below_ours(runs: Path) -> None:
     found = return_rows(results)
     assert found[1][:3] == ("", "paper", "2010 ± 91")
     assert found[0][0] == "Ant"
-    assert "(1 seed)" in found[0][2]
+    assert "±" in found[0][2]
 
 
 def test_costs_are_counted_once_and_estimated_from_measured_runs(
@@ -246,6 +328,9 @@ def test_costs_are_counted_once_and_estimated_from_measured_runs(
     # 33.3 iterations of 30 trajectories are 34: a run ends when its steps are taken.
     trpo = replace(job, algorithm="metrpo")
     assert planned_imagined_steps(trpo) == 34 * 20 * 250 * 200
+    # Branches of `fast` are 100 steps long.
+    fast = replace(job, preset="fast")
+    assert planned_imagined_steps(fast) == 100 * 20 * 400 * 100
     write_run(job, tmp_path / "run")
     (tmp_path / "run" / "versions.json").write_text('[{"usable_cores": 2}]')
     shutil.copytree(tmp_path / "run", tmp_path / "kept")
@@ -272,7 +357,7 @@ def test_costs_are_counted_once_and_estimated_from_measured_runs(
     page = (tmp_path / "costs" / "README.md").read_text()
     hours = sum(cost["core_hours"] or 0.0 for cost in costs)
     assert f"**{hours:,.0f} core-hours**, and " in page
-    assert "| slbo | HalfCheetah | 200 | 3 | 600k | 1.9e+08 |  |" in page
+    assert "| slbo | HalfCheetah | 200 | 3 | 600k | 2.9e+07 |  |" in page
     once = "| paper | pombu | HalfCheetah | 200 | 200k | 4e+07 | 0.33 | 2 |"
     assert page.count(once) == 1
 
@@ -328,3 +413,53 @@ def test_a_run_with_other_values_is_not_taken_for_a_seed(
     results = gather_results([only], request, PlainRuns(Console()))
     assert asked == [jobs[0].name]
     assert departures(results) == {jobs[0].name: ["returns.gamma = 0.3"]}
+
+
+def test_named_runs_are_drawn_and_nothing_is_trained(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of `all`, too; what is computed comes from where it was computed."""
+
+    def no_study(*_: Any) -> Any:
+        raise AssertionError("a study was started")
+
+    monkeypatch.setattr("pombu.paper.panel_runs.run_study", no_study)
+    kept, out = tmp_path / "kept", tmp_path / "out"
+    few = [panels_of("figure-4")[0]]
+    write_runs([replace(panel, seeds=(0,)) for panel in few], kept / "a" / "runs")
+    trials = [replace(panel, seeds=(1,)) for panel in few]
+    write_runs(trials, kept / "exploration")
+    chain = ["reproduce", "appendix-c", "--profile", "smoke"]
+    assert main([*chain, "--out", str(kept / "chain")]) == 0
+    command = ["reproduce", "all", "--from", str(kept), "--out", str(out)]
+    command += ["--runs", str(tmp_path / "no")]
+    assert main(command) == 0
+    found = {path.name for path in out.iterdir()}
+    assert {"README.md", "appendix-c", "figure-4", "targets"} <= found
+    assert not {"figure-1", "figure-2", "uncertainty-inside"} & found
+    for name in ("appendix-c.png", "appendix-c.csv", "summary.json"):
+        again = (out / "appendix-c" / name).read_bytes()
+        assert again == (kept / "chain" / name).read_bytes()
+    line = json.loads((out / "appendix-c" / "line.json").read_text())
+    assert line["profile"] == "smoke"
+    summary = json.loads((out / "figure-4" / "summary.json").read_text())
+    assert summary["HalfCheetah, H = 200"]["arms"]["β = 1"]["seeds"] == [0]
+
+
+def test_training_beside_named_runs_is_asked_for() -> None:
+    named = (Path("results"),)
+    assert Reproduce("figure-2").trains
+    assert not Reproduce("figure-2", sources=named).trains
+    assert Reproduce("figure-2", sources=named, train=True).trains
+    assert not Reproduce("figure-2", no_train=True).trains
+    with pytest.raises(UsageError, match="--train and --no-train are both given"):
+        Reproduce("figure-2", train=True, no_train=True).run()
+
+
+def test_the_misled_planner_is_drawn_again_from_its_tables(tmp_path: Path) -> None:
+    kept = Path(__file__).parents[2] / "results" / "uncertainty-inside"
+    found = find("uncertainty-inside")
+    assert found.redraw is not None
+    found.redraw("fast", kept, tmp_path)
+    for name in ("point-pets.csv", "point-steve.csv", "summary.json"):
+        assert (tmp_path / name).read_text() == (kept / name).read_text()

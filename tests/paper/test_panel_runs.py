@@ -12,11 +12,11 @@ from pombu.errors import UsageError
 from pombu.paper.experiments import POMBU
 from pombu.paper.panel_runs import (
     Request,
-    answers,
     choose,
     gather_results,
 )
 from pombu.paper.reproduce import headline
+from pombu.studies.held import answers
 from pombu.studies.progress import PlainRuns
 from pombu.studies.study import Job, plan
 from pombu.training import config_file

@@ -4,14 +4,24 @@ import csv
 import gzip
 import json
 import shutil
+from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from pombu.cli.experiments import Reproduce
+from pombu.envs import load
 from pombu.errors import UsageError
-from pombu.paper.point_experiment import restore_outcome, run_datasets
-from pombu.paper.point_model import POINT_PROFILES
+from pombu.paper.point_experiment import PointOutcome, restore_outcome, run_datasets
+from pombu.paper.point_figures import (
+    BINS,
+    PUBLISHED_BINS,
+    draw_histograms,
+    histogram_rows,
+)
+from pombu.paper.point_model import POINT_PROFILES, as_published, random_policy
+from pombu.paper.point_recalibration import recalibrated
 from pombu.paper.reproduce import PAGES, find, names
 
 
@@ -110,6 +120,95 @@ def test_figure_1_is_the_same_when_read_back(figure_1, tmp_path):
     np.testing.assert_array_equal(read[0].sigma["flat"], again.sigma["flat"])
 
 
+def test_figure_1_is_drawn_again_from_its_datasets(figure_1, tmp_path, monkeypatch):
+    monkeypatch.setattr("pombu.paper.point_experiment.measure_dataset", None)
+    redraw = find("figure-1").redraw
+    redraw("smoke", figure_1, tmp_path)
+    for name in ("calibration.json", "histograms.csv", "figure-1.png"):
+        assert (tmp_path / name).read_bytes() == (figure_1 / name).read_bytes()
+    with pytest.raises(UsageError, match="Point2D-0 with today's settings"):
+        redraw("fast", figure_1, tmp_path)
+
+
+def test_datasets_from_before_a_setting_was_added_are_taken_up():
+    """What is kept in results was made before there were two readings."""
+    kept = Path(__file__).parents[2] / "results/uncertainty/figure-1/datasets"
+    assert restore_outcome(POINT_PROFILES["paper"], "Point2D", 0, kept) is not None
+    published = as_published(POINT_PROFILES["paper"])
+    assert restore_outcome(published, "Point2D", 0, kept) is None
+
+
+def test_the_published_policy_nearly_stands_still():
+    task, key = load("Point2D"), jax.random.key(0)
+    settings = POINT_PROFILES["smoke"]
+    text, code = (
+        random_policy(one, task, key) for one in (settings, as_published(settings))
+    )
+    states = jax.random.normal(key, (50, 2))
+    np.testing.assert_allclose(code(states), 0.01 * text(states), atol=1e-6)
+
+
+def outcome(number, error, sigma):
+    error, sigma = np.asarray(error, float), np.asarray(sigma, float)
+    return PointOutcome(
+        environment="Point2D",
+        dataset=number,
+        error=error,
+        sigma={"flat": sigma},
+        member_variance=sigma**2,
+        member_error=error,
+        epochs={},
+        losses={},
+        model_loss=(1.0,) * 5,
+        model_epochs=(1.0,) * 5,
+    )
+
+
+def test_a_dataset_is_scaled_by_the_others():
+    """Mean z^2 is 4, 9 and 25: the first is scaled by the root of (9 + 25) / 2."""
+    outcomes = [outcome(i, [c, -c], [1, 1]) for i, c in enumerate((2.0, 3.0, 5.0))]
+    scaled = [one.sigma["flat"][0] for one in recalibrated(outcomes)]
+    np.testing.assert_allclose(scaled, np.sqrt([17.0, 14.5, 6.5]))
+
+
+def test_the_published_histogram_leaves_outsiders_out():
+    """Of four ratios one lies at 3: the rest sums to 1, as published."""
+    by_task = {"Point2D": [outcome(0, [0, 1, -1, 3], np.ones(4))]}
+    for bins in (BINS, PUBLISHED_BINS):
+        rows = histogram_rows(by_task, bins)
+        area = sum(float(row[4]) * (float(row[3]) - float(row[2])) for row in rows)
+        assert area == pytest.approx(1.0, rel=1e-5)
+    figure = draw_histograms(by_task, PUBLISHED_BINS)
+    assert "25% outside" in figure.axes[0].texts[0].get_text()
+
+
+def test_both_readings_and_their_recalibration(figure_1, tmp_path):
+    with pytest.raises(UsageError, match="no two finished datasets"):
+        Reproduce(
+            name="figure-1-recalibrated", profile="smoke", out=tmp_path / "nothing"
+        ).run()
+    shutil.copytree(figure_1, tmp_path / "figure-1")
+    code = Reproduce(
+        name="figure-1-code", profile="smoke", out=tmp_path / "figure-1-code"
+    )
+    assert code.run() == 0
+    assert "figure-1-code.png" in files(tmp_path / "figure-1-code")
+    out = tmp_path / "figure-1-recalibrated"
+    assert Reproduce(name=out.name, profile="smoke", out=out).run() == 0
+    assert {"figure-1-recalibrated.png", "z-squared.png", "config.json"} <= files(out)
+    scores = json.loads((out / "recalibrated.json").read_text())
+    assert set(scores) == {"figure-1", "figure-1-code"}
+    for by_task in scores.values():
+        for found in by_task.values():
+            # With two datasets one's scale is the root of the other's mean z^2.
+            before, after = found["before"]["flat"], found["after"]["flat"]
+            c = np.array(found["scale"]["flat"]) ** 2
+            assert before["mean_z_squared"]["mean"] == pytest.approx(c.mean())
+            assert after["mean_z_squared"]["mean"] == pytest.approx(
+                np.mean(c[::-1] / c)
+            )
+
+
 def test_figure_scatter_takes_up_finished_datasets(figure_1, tmp_path, capsys):
     (tmp_path / "datasets").mkdir()
     for name in ("Point2D-0.json", "Point2D-0.csv.gz"):
@@ -148,3 +247,14 @@ def test_the_page_is_made_of_the_files(figure_1, tmp_path):
     assert "| 4 | 0.50140381 | 0.50140381 | 0.57696533 | 21.58203 |" in page
     assert "### 3D-point" in page
     assert "V(s) until flat 0.50" in page
+    assert "After recalibration" not in page
+    beside = parts / "figure-1-recalibrated"
+    assert Reproduce(name=beside.name, profile="smoke", out=beside).run() == 0
+    shutil.copytree(parts / "figure-1", parts / "figure-1-code")
+    (parts / "figure-1-code" / "config.json").write_text(
+        json.dumps({"command": "made by hand", "settings": {"value_pool": 7}})
+    )
+    assert Reproduce(name="uncertainty-page", out=tmp_path).run() == 0
+    page = (tmp_path / "uncertainty.md").read_text()
+    assert "## After recalibration" in page
+    assert "7 trajectories are imagined once" in page

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -200,11 +201,106 @@ def test_a_full_disk_here_fails_one_run_and_not_the_study(
     backend = RayBackend.__new__(RayBackend)
     disk, task = FullDisk(), iter([WorkerReport(FolderChanges(), 7)])
     vars(backend).update(_ray=disk, _cores=1, _gpus=0.0, _workers=2)
-    vars(backend).update(_running={tmp_path: (task, None)}, pids={})
+    vars(backend).update(_running={tmp_path: (task, None)}, pids={}, _node=[])
     assert backend.poll() == {tmp_path: "failed"}
     assert disk.cancelled == [task]
     assert "No space left" in (tmp_path / "failure.txt").read_text()
     assert backend.poll() == {}
+
+
+GUARDED = """
+import sys, time
+from pombu.studies.ray_backend import after_this_process
+with after_this_process(*sys.argv[2:]):
+    print("inside", flush=True)
+    time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_what_a_killed_worker_leaves_is_removed(tmp_path: Path, killed: bool) -> None:
+    copy = tmp_path / "a copy of a run"
+    copy.mkdir()
+    (copy / "config.json").touch()
+    seconds = "60" if killed else "0"
+    command = [sys.executable, "-c", GUARDED, seconds, ray_backend.REMOVE, str(copy)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "inside\n"
+        if killed:
+            process.kill()
+    assert gone(copy, 10.0 if killed else 1.0) == killed
+
+
+def gone(path: Path, seconds: float) -> bool:
+    """Whether a file or folder goes away within some time."""
+    end = time.monotonic() + seconds
+    while path.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    return not path.exists()
+
+
+def test_rays_processes_end_with_a_killed_study_and_it_is_said() -> None:
+    """Others that have one of their numbers by then do not."""
+    rays = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)  # ray"]
+    )
+    other = subprocess.Popen(["sleep", "60"])
+    assert {rays.pid, other.pid} <= set(ray_backend.descendants(os.getpid()))
+    command = [sys.executable, "-c", GUARDED, "60", ray_backend.END]
+    command += [str(rays.pid), str(other.pid)]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes)
+    process.stdout.readline()
+    process.kill()
+    _, said = process.communicate(timeout=20)
+    assert rays.wait(10) == -signal.SIGKILL
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+    assert said.startswith("pombu: the study ended without a word")
+    assert "same command goes on" in said
+    assert said.count("\n") == 1
+
+
+STUDY_ON_RAY = """
+import os, sys, time
+from pombu.errors import RunError
+from pombu.studies.backends import BackendOptions
+from pombu.studies.ray_backend import descendants
+backend = BackendOptions(backend="ray", workers=1).open()
+print(*descendants(os.getpid()), flush=True)
+try:
+    while True:
+        backend.poll()
+        time.sleep(0.2)
+except RunError as error:
+    print(f"pombu: {error}", file=sys.stderr)
+    backend.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["driver", "agent"])
+def test_nothing_of_ray_outlives_the_study(who: str) -> None:
+    """A killed driver, and a dashboard agent that dies and takes Ray along."""
+    command = [sys.executable, "-c", STUDY_ON_RAY]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes)
+    pids = [int(one) for one in process.stdout.readline().split()]
+    assert pids, process.communicate(timeout=120)
+    if who == "driver":
+        process.kill()
+    else:
+        (agent,) = [p for p in pids if "dashboard_agent" in ray_backend.command_of(p)]
+        os.kill(agent, signal.SIGKILL)
+    _, said = process.communicate(timeout=240)
+    assert "pombu: " in said
+    assert "the same command goes on" in said
+    end = time.monotonic() + 20
+    while any(map(ray_backend.command_of, pids)) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert [left for pid in pids if (left := ray_backend.command_of(pid))] == []
 
 
 class Killer:

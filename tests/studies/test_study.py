@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +199,7 @@ class Pretended:
                 ended[path] = "finished"
         return ended
 
-    def stop(self) -> None:
+    def stop(self, paths: Collection[Path] | None = None) -> None:
         raise AssertionError
 
     def close(self) -> None:

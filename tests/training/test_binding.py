@@ -12,7 +12,14 @@ import toy
 
 from pombu.cli import main
 from pombu.errors import RunError, UsageError
-from pombu.files import DamagedFileError, json_digest, temporary_name, write_atomic
+from pombu.files import (
+    DamagedFileError,
+    as_path,
+    json_digest,
+    sealed,
+    temporary_name,
+    write_atomic,
+)
 from pombu.studies import worker
 from pombu.training import checkpoint, loop
 from pombu.training import run as runs
@@ -133,6 +140,41 @@ def test_every_flipped_digit_of_the_metrics_is_noticed(folder: Path) -> None:
     file.write_text(text.replace(",1000,", ",1001,", 1))
     with pytest.raises(RunError, match=r"metrics\.csv is damaged .* iteration 3"):
         go_on(folder)
+
+
+@pytest.mark.parametrize("name", ["evaluation.json", "versions.json"])
+def test_every_flipped_digit_of_what_is_told_of_a_run_is_noticed(
+    folder: Path, name: str
+) -> None:
+    run, file = runs.open_run(folder), folder / name
+    told = {"evaluation.json": run.evaluation, "versions.json": run.starts}[name]
+    text, before = file.read_text(), told()
+    # A flip in the seal's own name leaves everything else as it was.
+    masked = text.replace('"sha256"', "-" * 8)
+    digits = [at for at, letter in enumerate(masked) if letter.isdigit()]
+    for position in digits[::5]:
+        other = str((int(text[position]) + 5) % 10)
+        file.write_text(text[:position] + other + text[position + 1 :])
+        with pytest.raises(DamagedFileError, match=name):
+            assert told() == before
+
+
+def test_evaluations_of_version_0_1_have_no_checksum(folder: Path) -> None:
+    file = folder / "evaluation.json"
+    content = json.loads(file.read_text())
+    seal = content.pop("sha256")
+    file.write_text(json.dumps(content))
+    assert runs.open_run(folder).evaluation() == content
+    assert sealed(content)["sha256"] == seal
+    file.unlink()
+    assert runs.open_run(folder).evaluation() is None
+
+
+def test_what_is_no_path_is_said() -> None:
+    assert as_path("out", "runs/x") == Path("runs/x")
+    for wrong in (None, 3, object(), [], b"raw"):
+        with pytest.raises(UsageError, match=r"out is .*give the path"):
+            as_path("out", wrong)
 
 
 def test_lost_metrics_begin_anew_and_it_is_said(folder: Path) -> None:

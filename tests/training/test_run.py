@@ -148,7 +148,7 @@ def test_a_field_of_a_newer_version_takes_its_default() -> None:
     [
         ({}, "config.members is missing"),
         ({"members": 1, "x": 2}, "config.x is not a field"),
-        ({"members": "many"}, "config.members is 'many', which is not int"),
+        ({"members": "many"}, "config.members is 'many', which is not a whole number"),
         ({"members": True}, "config.members is True"),
         ({"members": 1, "inner": {"kind": "c"}}, "config.inner.kind is 'c'"),
         ({"members": 1, "inner": {"limit": "x"}}, "not float or NoneType"),

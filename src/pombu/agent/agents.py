@@ -11,10 +11,10 @@ An agent holds a learner and its state. Saving writes a run folder, so `load` al
 the folder of any `pombu train`.
 """
 
-import signal
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
@@ -22,22 +22,28 @@ import gymnasium
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from pombu.agent import ask_tell
-from pombu.agent.ask_tell import Proposal
+from pombu.agent.ask_tell import AskTell
 from pombu.agent.export import about_policy, export_policy
 from pombu.agent.inputs import MOST_STEPS, whole, with_options
-from pombu.agent.runs import Which, algorithm_of, load_run, require_later
-from pombu.agent.world_model import ModelAccess, QAccess
+from pombu.agent.runs import (
+    DEFAULT_PRESET,
+    Which,
+    algorithm_of,
+    load_run,
+    read_config,
+    require_later,
+)
+from pombu.agent.world_model import ModelAccess, UncertaintyAccess
 from pombu.algorithms import presets, registry
-from pombu.algorithms.config import budget
-from pombu.algorithms.pombu.learner import Learner, State
+from pombu.algorithms.config import budget, last_iteration
 from pombu.data import read_logged
 from pombu.data.episodes import EpisodeStore
-from pombu.envs import EnvConfig, Episode, load, short_name
+from pombu.envs import EnvConfig, load, short_name
 from pombu.envs.catalogue import HERE
 from pombu.envs.collection import time_limit_warning
 from pombu.envs.task import config_of
-from pombu.errors import StoppedError, UsageError
+from pombu.errors import UsageError
+from pombu.files import as_path
 from pombu.parallel import use_compilation_cache
 from pombu.rng import Keys, require_seed
 from pombu.training import checkpoint as checkpoints
@@ -45,21 +51,24 @@ from pombu.training import config_file
 from pombu.training.algorithm import (
     FINAL_EPISODES,
     Algorithm,
-    Explores,
     Policy,
-    StageTimer,
     usual_share,
 )
-from pombu.training.callbacks import Callback, CallbackLike, Progress, as_callbacks
-from pombu.training.display import TensorBoard, display
+from pombu.training.callbacks import (
+    Callback,
+    CallbackLike,
+    Progress,
+    as_callbacks,
+    stop_error,
+)
+from pombu.training.display import TensorBoard, WeightsAndBiases, display
 from pombu.training.loop import Evaluation, evaluate, identity, learn
-from pombu.training.metrics import require_finite
 from pombu.training.run import CONFIG, RunSpec, create, open_run
 
 A = TypeVar("A", bound="Agent")
 
 
-class Agent(ModelAccess):
+class Agent(ModelAccess, AskTell):
     """What all agents share; use one of the classes named after an algorithm."""
 
     algorithm: ClassVar[str]
@@ -97,6 +106,7 @@ class Agent(ModelAccess):
         require_seed(seed)
         environment = config_of("HalfCheetah" if env is None else env)
         if config is not None:
+            registry.require_config(self.algorithm, config)
             config = config if env is None else replace(config, env=environment)
         else:
             config = presets.preset(
@@ -108,9 +118,43 @@ class Agent(ModelAccess):
         if data is None:
             state, episodes = learner.init(seed), EpisodeStore()
         else:
-            logged = read_logged(data, learner.task)
+            source = as_path("data", data)
+            known = checkpoints.shard_checksums(source)
+            logged = read_logged(source, learner.task, known)
             state, episodes = registry.begin_from(learner, seed, logged)
         self._hold(learner, state, episodes, seed, preset, tensorboard_log)
+
+    @classmethod
+    def from_config(
+        cls: type[A],
+        path: str | Path,
+        env: str | Callable[..., Any] | gymnasium.Env[Any, Any] | None = None,
+        **options: Any,
+    ) -> A:
+        """Make an untrained agent as a config file says.
+
+        `learn()` without a number of steps then does what `pombu train --config` does.
+
+        Args:
+            path: TOML or JSON, such as a run's config.json, or a run folder.
+            env: another environment, or the same again where it is code.
+            **options: what the class takes beside, such as `seed`, and options of the
+                algorithm; they win over the file.
+        """
+        file = read_config(path)
+        algorithm = file.settings.get("algorithm", cls.algorithm)
+        if algorithm != cls.algorithm:
+            raise UsageError(
+                f"{file.path} is about {algorithm}, not {cls.algorithm}: use the class "
+                "of that name."
+            )
+        preset = file.settings.get("preset", DEFAULT_PRESET)
+        name = None if env is None else config_of(env).id
+        config = file.config(cls.algorithm, preset, name)
+        options = {"seed": file.settings.get("seed", 0), **options}
+        agent = cls(preset=preset, config=config, **options)
+        agent._asked = file.settings
+        return agent
 
     def _hold(
         self,
@@ -133,6 +177,8 @@ class Agent(ModelAccess):
         self._acting: tuple[Any, Policy] | None = None
         self._tensorboard_log = tensorboard_log
         self._told: set[str] = set()
+        self._asked: Mapping[str, Any] = {}
+        """Fields of the run's `RunSpec` that a config file names."""
 
     @property
     def real_steps(self) -> int:
@@ -168,14 +214,20 @@ class Agent(ModelAccess):
             StoppedError: Another signal asked to stop. They are kept as well.
         """
         horizon = self.learner.task.horizon
+        end = None
         if total_timesteps is None:
-            total_timesteps = budget(self.config, lambda: horizon)
+            total_timesteps = self._asked.get("total_steps")
+            last = last_iteration(self.config, self._preset, total_timesteps)
+            last = self._asked.get("last_iteration") or last
+            end = None if last is None else int(self.state.iteration) + last
+            total_timesteps = budget(self.config, lambda: horizon, total_timesteps)
         total_timesteps = whole("total_timesteps", total_timesteps, 1, MOST_STEPS)
         before = int(self.state.real_steps)
         budget(self.config, lambda: horizon, before + total_timesteps)
         self._learn_from_waiting()
         target = int(self.state.real_steps) + total_timesteps
-        self._go_on(target, [callback, callbacks], out, progress_bar)
+        given = [*as_callbacks(callback), *as_callbacks(callbacks)]
+        self._go_on(target, given, out, progress_bar, end)
         return self
 
     def learn_offline(
@@ -209,44 +261,45 @@ class Agent(ModelAccess):
                 "from real steps first."
             )
         planned = self.config.iterations if iterations is None else iterations
-        more = whole("iterations", planned, 1, MOST_STEPS)
-        until = int(self.state.iteration) + more
-        steps = int(self.state.real_steps)
-        self._go_on(steps, [callback], out, progress_bar, until, evaluate)
+        until = int(self.state.iteration) + whole("iterations", planned, 1, MOST_STEPS)
+        given = as_callbacks(callback)
+        self._go_on(self.real_steps, given, out, progress_bar, None, until, evaluate)
         return self
 
     def _go_on(
         self,
         target: int,
-        callbacks: Sequence[CallbackLike | Sequence[CallbackLike] | None],
+        callbacks: Sequence[Callback],
         out: str | Path | None,
         progress_bar: bool,
+        end: int | None = None,
         offline: int = 0,
         evaluate: bool = True,
     ) -> None:
-        """Learn until `target` real steps, offline until an iteration, and keep it."""
-        run = None
+        """Learn until `target` real steps or iteration `end`, and keep what it gave."""
+        run, spec = None, self._spec(target, end, offline, evaluate)
         if out is not None:
             self._warn_if_unnamed()
-            run = create(Path(out), self._spec(target, offline, evaluate))
-        begin = (self.state, self.episodes)
-        all_callbacks: list[Callback] = [_KeepState(self)]
+            run = create(as_path("out", out), spec)
+        all_callbacks: list[Callback] = [_KeepState(self, end)]
         if progress_bar:
             all_callbacks.append(display())
         if self._tensorboard_log is not None:
             all_callbacks.append(TensorBoard(Path(self._tensorboard_log)))
-        for given in callbacks:
-            all_callbacks += as_callbacks(given)
+        elif run is not None and run.spec.tensorboard:
+            all_callbacks.append(TensorBoard())
+        if self._asked.get("wandb"):
+            all_callbacks.append(WeightsAndBiases())
+        all_callbacks += callbacks
         self._explored = None
-        share = usual_share(self.learner.task)
         result = learn(
             self.learner,
             self.seed,
             target,
             all_callbacks,
             run,
-            begin,
-            share,
+            (self.state, self.episodes),
+            spec.evaluation_share,
             offline,
             evaluate,
         )
@@ -254,51 +307,7 @@ class Agent(ModelAccess):
         if not progress_bar:  # which shows it
             self._warn_once(time_limit_warning(self.learner.task, list(self.episodes)))
         if result.signal is not None and not result.finished:
-            raise _stopped(result.signal)
-
-    def propose(self) -> Proposal:
-        """A policy for one real episode outside pombu; tell by `observe` what it did.
-
-        It explores. To act with what was learned, use `predict`.
-        """
-        learner = ask_tell.explorer(self.learner)
-        number = len(self.episodes)
-        since = len(ask_tell.waiting(self.state, self.episodes))
-        if self._explored is None:
-            # Episodes not learned from yet must not change what is proposed next.
-            learned = EpisodeStore(list(self.episodes)[: number - since])
-            self._explored = learner.explore(self.state, learned)
-        _, explorers = self._explored
-        key = Keys(self.seed, number).jax("propose")
-        return ask_tell.policy_for(explorers, since, self.learner.task, key)
-
-    def observe(self, episode: Episode) -> dict[str, float]:
-        """Take in a real episode; learn once an iteration's worth of them is there.
-
-        Returns:
-            The lesson's metrics, or nothing while episodes are still being gathered.
-        """
-        ask_tell.explorer(self.learner)
-        self.episodes.append([ask_tell.checked(episode, self.learner.task)])
-        waiting = ask_tell.waiting(self.state, self.episodes)
-        if not ask_tell.is_round(self.config, waiting):
-            return {}
-        return self._learn_from_waiting()
-
-    def _learn_from_waiting(self) -> dict[str, float]:
-        """Learn from observed episodes that were not learned from yet."""
-        if not isinstance(self.learner, Explores):
-            return {}
-        waiting = ask_tell.waiting(self.state, self.episodes)
-        if not waiting:
-            return {}
-        state, _ = self._explored or (self.state, None)
-        state, metrics = self.learner.update(
-            state, self.episodes, waiting, StageTimer()
-        )
-        require_finite(metrics, int(state.iteration))
-        self.state, self._explored = state, None
-        return metrics
+            raise stop_error(result.signal)
 
     def predict(
         self,
@@ -344,7 +353,7 @@ class Agent(ModelAccess):
         Raises:
             UsageError: The folder holds another agent, or a later save.
         """
-        path = Path(path)
+        path = as_path("path", path)
         self._warn_if_unnamed()
         spec = self._spec(max(int(self.state.real_steps), 1))
         run = open_run(path) if (path / CONFIG).exists() else create(path, spec)
@@ -373,7 +382,7 @@ class Agent(ModelAccess):
             RunError: The policy has numbers that are not finite.
         """
         about = about_policy(self.learner, self.state, self.seed)
-        export_policy(Path(path), self.learner.task, self.state, about)
+        export_policy(Path(path), self.learner, self.state, about)
         return Path(path)
 
     def _warn_if_unnamed(self) -> None:
@@ -405,7 +414,7 @@ class Agent(ModelAccess):
             checkpoint: `last`, or `best`: the one with the highest mean return.
         """
         use_compilation_cache()
-        run = open_run(Path(path))
+        run = open_run(as_path("path", path))
         if run.spec.algorithm != cls.algorithm:
             raise UsageError(
                 f"{run.path} was trained by {run.spec.algorithm}, not "
@@ -416,7 +425,7 @@ class Agent(ModelAccess):
             raise UsageError(
                 f"checkpoint is {checkpoint!r}: it must be 'last' or 'best'."
             )
-        found = load_run(run, learner, checkpoint, _warn)
+        found = load_run(run, learner, checkpoint, partial(warnings.warn, stacklevel=3))
         if found is None:
             raise UsageError(f"{run.path} has no checkpoint: train or save first.")
         loaded, episodes = found
@@ -428,48 +437,42 @@ class Agent(ModelAccess):
         return agent
 
     def _spec(
-        self, total_steps: int, offline: int = 0, evaluate: bool = True
+        self,
+        total_steps: int,
+        last_iteration: int | None = None,
+        offline: int = 0,
+        evaluate: bool = True,
     ) -> RunSpec:
-        return RunSpec(
-            algorithm=self.algorithm,
-            preset=self._preset,
-            seed=self.seed,
-            total_steps=total_steps,
-            config=config_file.to_json(self.config),
-            evaluation_share=usual_share(self.learner.task),
-            offline=offline,
-            evaluate=evaluate,
-        )
+        usual = {"evaluation_share": usual_share(self.learner.task)}
+        own = {
+            "algorithm": self.algorithm,
+            "preset": self._preset,
+            "seed": self.seed,
+            "total_steps": total_steps,
+            "config": config_file.to_json(self.config),
+            "last_iteration": last_iteration,
+            "offline": offline,
+            "evaluate": evaluate,
+        }
+        return RunSpec(**{**usual, **self._asked, **own})
 
 
 class _KeepState(Callback):
-    """Gives the agent each iteration's state, so that a later fault loses none."""
+    """Gives the agent each iteration's state, so that a later fault loses none; ends
+    with the last iteration, where there is one."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, end: int | None = None) -> None:
         self._agent = agent
+        self._end = end
 
-    def on_iteration(self, progress: Progress) -> None:
+    def on_iteration(self, progress: Progress) -> bool:
         self._agent.state = progress.state
         self._agent.history.append(dict(progress.metrics))
+        return self._end is None or progress.iteration < self._end
 
 
-def _stopped(number: int) -> BaseException:
-    """What to raise once a signal was heeded and nothing is left to lose."""
-    kept = "Stopped; the agent keeps every finished iteration."
-    if number == signal.SIGINT:
-        return KeyboardInterrupt(kept)
-    return StoppedError(kept, number)
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=3)
-
-
-class _WithEnsemble(QAccess, Agent):
+class _WithEnsemble(UncertaintyAccess, Agent):
     """Agents whose ensemble tells how uncertain a Q-value is."""
-
-    learner: Learner
-    state: State
 
 
 def agent_class(algorithm: str) -> type[Agent]:

@@ -21,7 +21,7 @@ from pombu.envs import Task
 from pombu.envs.catalogue import in_one_line
 from pombu.errors import RunError, UsageError
 from pombu.files import write_atomic
-from pombu.nn import MLP, GaussianPolicy, SquashedPolicy
+from pombu.nn import MLP, GaussianPolicy, PlainPolicy, SquashedPolicy
 from pombu.training.algorithm import Algorithm, Policy
 
 FORMAT = "1"
@@ -32,19 +32,21 @@ PREVIEW_FRAMES = 60
 PREVIEW_WIDTH = 240
 
 
-def export_policy(path: Path, task: Task, state: Any, about: dict[str, Any]) -> None:
+def export_policy(
+    path: Path, algorithm: Algorithm[Any], state: Any, about: dict[str, Any]
+) -> None:
     """Write the policy's network, its input's units and the action box.
 
     The same policy gives the same bytes.
 
     Args:
         path: ends in `.safetensors` or `.onnx`, which says what is written.
-        task: where it acts.
+        algorithm: whose policy it is.
         state: of the run.
         about: what is known of the policy, kept beside it as JSON.
 
     Raises:
-        UsageError: The state holds no policy of this kind, or the name ends otherwise.
+        UsageError: The state holds no policy network, or the name ends otherwise.
         RunError: The policy has numbers that are not finite.
     """
     writers = {".safetensors": _as_safetensors, ".onnx": _as_onnx}
@@ -53,9 +55,9 @@ def export_policy(path: Path, task: Task, state: Any, about: dict[str, Any]) -> 
             f"{path} ends in {path.suffix or 'nothing'!r}: give a name that ends in "
             ".safetensors, to be read with NumPy, or in .onnx."
         )
-    arrays = _arrays(task, state, about)
+    arrays = _arrays(algorithm, state)
     # One entry alone, because the order of several in the file is left to chance.
-    seal = {"format": FORMAT, "about": about, "sha256": checksum(arrays)}
+    seal = {"format": FORMAT, "about": about, "sha256": checksum(arrays, about)}
     write_atomic(path, writers[path.suffix](arrays, json.dumps(seal)))
 
 
@@ -86,33 +88,27 @@ def about_policy(algorithm: Algorithm[Any], state: Any, seed: int) -> dict[str, 
     return about
 
 
-def _arrays(task: Task, state: Any, about: dict[str, Any]) -> dict[str, np.ndarray]:
+def _arrays(algorithm: Algorithm[Any], state: Any) -> dict[str, np.ndarray]:
     """All that the policy computes with, as float32.
 
-    A Gaussian policy's log-std is among it; what makes another policy differ (SiLU
-    layers, tanh after the mean) is an entry of that name.
+    A Gaussian policy's log-std is among it; what makes another policy differ (SiLU or
+    ReLU layers, tanh after the mean) is an entry of that name.
     """
-    policy = getattr(state, "policy", None)
-    experience = getattr(state, "experience", None)
-    if not (
-        isinstance(policy, GaussianPolicy | SquashedPolicy)
-        and isinstance(experience, Experience)
-    ):
-        raise UsageError(
-            f"A run of {about.get('algorithm')} has no Gaussian policy network, which "
-            "is what can be exported: train pombu, meppo, metrpo, slbo, mbmpo, dhmbpo "
-            "or mbpo."
-        )
-    network, own = _network(policy)
+    policy, box = _plain_policy(algorithm, state), algorithm.task.action_box
     arrays = {
-        "observation_mean": experience.observation.mean,
-        "observation_std": experience.observation.std,
-        "low": np.asarray(task.action_box.low),
-        "high": np.asarray(task.action_box.high),
-        **own,
+        "observation_mean": policy.observation_mean,
+        "observation_std": policy.observation_std,
+        "low": np.asarray(box.low),
+        "high": np.asarray(box.high),
     }
+    if policy.log_std is not None:
+        arrays["log_std"] = policy.log_std
+    if policy.squash:
+        arrays["squash"] = np.ones(1)
+    if policy.mean.activation != "tanh":
+        arrays[policy.mean.activation] = np.ones(1)
     for i, (weight, bias) in enumerate(
-        zip(network.weights, network.biases, strict=True)
+        zip(policy.mean.weights, policy.mean.biases, strict=True)
     ):
         arrays[f"weight_{i}"] = np.asarray(weight)
         arrays[f"bias_{i}"] = np.asarray(bias)
@@ -172,7 +168,8 @@ def _as_onnx(arrays: dict[str, np.ndarray], seal: str) -> bytes:
         if "silu" in arrays:
             x = then("Mul", x, then("Sigmoid", x, to=f"gate_{i}"), to=f"hidden_{i}")
         else:
-            x = then("Tanh", x, to=f"hidden_{i}")
+            bend = "Relu" if "relu" in arrays else "Tanh"
+            x = then(bend, x, to=f"hidden_{i}")
     if "squash" in arrays:
         x = then("Tanh", x, to="squashed")
     x = then("Clip", x, "least", "most", to="within")
@@ -201,12 +198,25 @@ def _as_onnx(arrays: dict[str, np.ndarray], seal: str) -> bytes:
     return data
 
 
-def _network(
-    policy: GaussianPolicy | SquashedPolicy,
-) -> tuple[MLP, dict[str, np.ndarray]]:
-    """The layers of the mean, and the entries that only this kind of policy has."""
+def _plain_policy(algorithm: Algorithm[Any], state: Any) -> PlainPolicy:
+    """The policy network of a state, as its learner or its kind says."""
+    own = getattr(algorithm, "plain_policy", None)
+    if own is not None:
+        taken: PlainPolicy = own(state)
+        return taken
+    policy = getattr(state, "policy", None)
+    experience = getattr(state, "experience", None)
+    if not (
+        isinstance(policy, GaussianPolicy | SquashedPolicy)
+        and isinstance(experience, Experience)
+    ):
+        raise UsageError(
+            f"A {algorithm.name} policy cannot be exported: only those of algorithms "
+            "that learn a policy network can, such as pombu or dhmbpo."
+        )
+    units = (experience.observation.mean, experience.observation.std)
     if isinstance(policy, GaussianPolicy):
-        return policy.mean, {"log_std": np.asarray(policy.log_std)}
+        return PlainPolicy(policy.mean, *units, np.asarray(policy.log_std))
     net = policy.network
     actions = net.biases[-1].shape[0] // 2
     mean = MLP(
@@ -214,7 +224,7 @@ def _network(
         (*net.biases[:-1], net.biases[-1][:actions]),
         net.activation,
     )
-    return mean, {"silu": np.ones(1), "squash": np.ones(1)}
+    return PlainPolicy(mean, *units, squash=True)
 
 
 def frames(

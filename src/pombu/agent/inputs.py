@@ -101,7 +101,7 @@ def with_options(algorithm: str, config: Any, options: Mapping[str, Any]) -> Any
     """
     data = config_file.to_json(config)
     known = config_file.flat(data)
-    for key, value in _flat(options).items():
+    for key, value in flat_options(options).items():
         if key not in known:
             raise UsageError(_unknown(algorithm, key, list(known)))
         *parents, last = key.split(".")
@@ -112,14 +112,14 @@ def with_options(algorithm: str, config: Any, options: Mapping[str, Any]) -> Any
     return config_file.from_json(type(config), data, algorithm)
 
 
-def _flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_options(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Options by their dotted names; parts of a config are taken apart."""
     found: dict[str, Any] = {}
     for name, value in options.items():
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             value = dataclasses.asdict(value)
         if isinstance(value, Mapping):
-            found.update(_flat(value, f"{prefix}{name}."))
+            found.update(flat_options(value, f"{prefix}{name}."))
         else:
             found[f"{prefix}{name}"] = value
     return found
@@ -136,6 +136,8 @@ def _unknown(algorithm: str, key: str, known: list[str]) -> str:
     """What to say of an option that does not exist."""
     own = [name for name in known if not name.startswith("env.")]
     candidates = [*own, *ARGUMENTS, *{name.split(".")[0] for name in own}]
+    if key.startswith("env."):
+        candidates = own = [name for name in known if name.startswith("env.")]
     # Somebody may know the name of a field and not which part it belongs to.
     last = key.split(".")[-1]
     elsewhere = [name for name in own if name.split(".")[-1] == last]

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 
-def checksum(arrays: Mapping[str, np.ndarray]) -> str:
-    """The SHA-256 of named arrays."""
-    total = hashlib.sha256()
+def checksum(arrays: Mapping[str, np.ndarray], about: Any) -> str:
+    """The SHA-256 of named arrays and of what is written about them, as JSON."""
+    total = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name, array in sorted(arrays.items()):
         total.update(f"{name} {array.dtype} {array.shape} ".encode())
         total.update(np.ascontiguousarray(array).tobytes())
@@ -35,16 +35,13 @@ def load_policy(path: str) -> Callable[[Any], np.ndarray]:
     Raises:
         ValueError: The file is not as it was written.
     """
-    with safe_open(path, "np") as file:
-        p = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        seal = json.loads((file.metadata() or {}).get("pombu", "{}"))
-    # Files of version 0.1 have no checksum.
-    if seal.get("sha256", checksum(p)) != checksum(p):
-        raise ValueError(f"{path} is damaged (its checksum differs): export it again.")
+    p, seal = _read(path)
     parts = seal.get("about", {}).get("observation") or []
     depth = sum(name.startswith("weight_") for name in p)
 
     def bend(x: np.ndarray) -> Any:
+        if "relu" in p:
+            return np.maximum(x, 0)
         # x sigmoid(x), in a form that cannot overflow.
         return x * (1 + np.tanh(x / 2)) / 2 if "silu" in p else np.tanh(x)
 
@@ -68,6 +65,26 @@ def load_policy(path: str) -> Callable[[Any], np.ndarray]:
         return action
 
     return act
+
+
+def _read(path: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays of an exported policy, and what is written about them."""
+    try:
+        with safe_open(path, "np") as file:
+            p = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            entries = file.metadata() or {}
+        seal = json.loads(entries.get("pombu", "{}"))
+        # Files of version 0.1 have no checksum, and another entry instead.
+        if "format" in entries:
+            return p, {}
+        about = seal["about"]
+        due = {"format": "1", "about": about, "sha256": checksum(p, about)}
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        reason = f"it cannot be read: {type(error).__name__}"
+        raise ValueError(f"{path} is damaged ({reason}): export it again.") from None
+    if seal != due:
+        raise ValueError(f"{path} is damaged (its checksum differs): export it again.")
+    return p, seal
 
 
 def flatten(parts: list[dict[str, Any]], observation: Any) -> np.ndarray:

@@ -1,19 +1,30 @@
-"""Saved runs: the algorithm and the state that a run folder describes."""
+"""Runs as files describe them: saved ones in their folders, new ones in config files.
 
-from collections.abc import Callable
-from typing import Any, Literal
+A config file is TOML or JSON with the keys of a run's `config.json`, which is one
+itself. What it leaves out comes from the preset.
+"""
 
-from pombu.algorithms.registry import config_type, make
+import dataclasses
+import difflib
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from pombu.agent.inputs import flat_options, with_options
+from pombu.algorithms import presets
+from pombu.algorithms.registry import config_type, find, make
 from pombu.data.episodes import EPISODES, EpisodeStore, load_episodes
-from pombu.envs import load, short_name
+from pombu.envs import load, resolve, short_name
 from pombu.envs.catalogue import HERE
 from pombu.errors import RunError, UsageError
-from pombu.files import DamagedFileError
+from pombu.files import DamagedFileError, parse_json
 from pombu.training import checkpoint, config_file
 from pombu.training.algorithm import Algorithm
 from pombu.training.checkpoint import Checkpoint
 from pombu.training.loop import identity
-from pombu.training.run import CONFIG, Run
+from pombu.training.run import CONFIG, Run, RunSpec
 
 Which = Literal["last", "best"]
 
@@ -118,3 +129,140 @@ def require_later(run: Run, iteration: int, episodes: EpisodeStore) -> None:
             f"{run.path} holds an agent with other real episodes: choose another "
             "folder, so that neither of them is lost."
         )
+
+
+DEFAULT_ENV, DEFAULT_ALGORITHM, DEFAULT_PRESET = "HalfCheetah", "pombu", "fast"
+FORMAT = 1
+"""What `config.json` and printed config files say first: nothing is left out."""
+HEADER = (
+    "# Every value of a run, for `pombu train --config FILE`. A flag on the command\n"
+    "# line wins over the file. A line may be removed where the default is wanted.\n\n"
+)
+_KEYS = {
+    name: kind for name, kind in get_type_hints(RunSpec).items() if name != "config"
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfigFile:
+    """What a config file asks for."""
+
+    path: Path
+    settings: Mapping[str, Any]
+    """Fields of a `RunSpec` that it names, and their values."""
+    options: Mapping[str, Any]
+    """Fields of the algorithm's config that it names, by dotted names."""
+    is_whole: bool = False
+    """Whether it leaves nothing out, so that no preset is needed."""
+
+    def config(
+        self,
+        algorithm: str,
+        preset: str = DEFAULT_PRESET,
+        env: str | None = None,
+        horizon: int | None = None,
+    ) -> Any:
+        """The whole config, in another environment where one is given.
+
+        Raises:
+            UsageError: A key is unknown, a value is not accepted, or the environment
+                is code that nobody but the file names.
+        """
+        named = self.options.get("env.id", DEFAULT_ENV)
+        if env is None and ":" in str(named):
+            raise UsageError(
+                f"{self.path} is about {named}, which is code outside pombu: if you "
+                f"trust it, add --env {named} (in Python env={named!r})."
+            )
+        options = dict(self.options)
+        if env is None and not isinstance(named, str):
+            raise UsageError(f"{self.path}: env is {named!r}, which is not a name.")
+        options["env.id"] = resolve(env or named)
+        if horizon is None:
+            found = options.get("env.horizon")
+            horizon = found if type(found) is int and found > 0 else None
+        else:
+            options["env.horizon"] = horizon
+        config = config_type(algorithm)()
+        if not self.is_whole:
+            config = presets.preset(algorithm, preset, options["env.id"], horizon)
+        try:
+            return with_options(algorithm, config, options)
+        except UsageError as error:
+            raise UsageError(f"{self.path}: {error}") from None
+
+
+def read_config(path: str | Path) -> ConfigFile:
+    """Read a config file; its options are checked once the algorithm is known.
+
+    Raises:
+        UsageError: It cannot be read, or a key is unknown or has a wrong value.
+    """
+    path = Path(path)
+    path = path / CONFIG if path.is_dir() else path
+    content = _content(path)
+    is_whole = content.pop("format", None)
+    if is_whole not in (None, FORMAT):
+        raise UsageError(f"{path} was not written by this version of pombu.")
+    content.pop("sha256", None)  # of the run that it describes; it may be changed
+    env = content.pop("env", {})
+    parts = {
+        "config": content.pop("config", {}),
+        "env": {"id": env} if isinstance(env, str) else env,
+    }
+    for key, part in parts.items():
+        if not isinstance(part, dict):
+            raise UsageError(f"{path}: {key} is {part!r}, and a table is accepted.")
+    options = flat_options({**flat_options(parts["config"]), "env": parts["env"]})
+    for key in content:
+        if key not in _KEYS:
+            raise UsageError(_unknown_key(path, key))
+    settings = {
+        key: config_file.read_value(_KEYS[key], value, f"{path}: {key}")
+        for key, value in content.items()
+    }
+    find(settings.get("algorithm", DEFAULT_ALGORITHM))
+    # What else it must be, such as a range, is for the whole spec to say.
+    usual = RunSpec(DEFAULT_ALGORITHM, DEFAULT_PRESET, 0, 1, {})
+    share = settings.get("evaluation_share")
+    settings |= {"evaluation_share": None} if share == math.inf else {}
+    try:
+        dataclasses.replace(usual, **settings)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+    return ConfigFile(path, settings, options, is_whole is not None)
+
+
+def config_toml(spec: RunSpec, header: str = HEADER) -> str:
+    """A run as a config file: `pombu train --config` does the same again."""
+    tree = {"format": FORMAT, **dataclasses.asdict(spec)}
+    if spec.evaluation_share is None:
+        tree["evaluation_share"] = math.inf  # as its flag spells no limit
+    return header + config_file.to_toml(tree)
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".json":
+            content = parse_json(data)
+        else:
+            content = config_file.without_none_texts(tomllib.loads(data.decode()))
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read ({error.strerror}): give a config file, such as "
+            "`pombu train --print-config` writes or a run's config.json."
+        ) from None
+    except ValueError as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise UsageError(f"{path} is no valid {kind}: {error}.") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} is no config file: it must be a table of keys.")
+    return content
+
+
+def _unknown_key(path: Path, key: str) -> str:
+    known = [*_KEYS, "env", "config"]
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else "options belong into [config]."
+    return f"{path} has an unknown key {key}; there are {', '.join(known)}: {hint}"

@@ -19,7 +19,7 @@ from pombu.dynamics.model import Dynamics, Step
 from pombu.envs import ActionBox
 from pombu.envs.wrappers import flatten_rows
 from pombu.errors import UsageError
-from pombu.nn import MLP, predict_value
+from pombu.nn import MLP, TimedValue, Value, predict_value
 from pombu.parallel import jit
 from pombu.rng import Keys
 from pombu.rollout.imagine import ImaginationRules
@@ -90,14 +90,14 @@ def rules_for(learner: Any, horizon: int) -> ImaginationRules:
     return rules
 
 
-def value_network(learner: Algorithm[Any], state: Any) -> MLP:
+def value_network(learner: Algorithm[Any], state: Any) -> Value:
     """V of an agent.
 
     Raises:
         UsageError: It has none.
     """
     value = getattr(state, "value", None)
-    if not isinstance(value, MLP):
+    if not isinstance(value, MLP | TimedValue):
         raise UsageError(
             f"{learner.name} has no value function here: choose pombu or meppo, or "
             "set baseline.kind to network where the algorithm has that option."
@@ -166,17 +166,21 @@ def roll_out(
 
 
 def values(
-    value: MLP, dynamics: Dynamics, observations: np.ndarray, scaled: bool
+    value: Value,
+    dynamics: Dynamics,
+    observations: np.ndarray,
+    scaled: bool,
+    left: int,
 ) -> Float[np.ndarray, " n"]:
     """V of observations, in units of the task's reward."""
     normal = dynamics.observation.normalise(jnp.asarray(padded(observations)))
     unit = dynamics.return_std if scaled else 1.0
-    return np.asarray(predict_value(value, normal) * unit)[: len(observations)]
+    return np.asarray(predict_value(value, normal, left) * unit)[: len(observations)]
 
 
 def q_values(
     policy: Any,
-    value: MLP,
+    value: Value,
     dynamics: Dynamics,
     rules: ImaginationRules,
     observations: np.ndarray,
@@ -197,7 +201,7 @@ def q_values(
 
 def q_uncertainties(
     policy: Any,
-    value: MLP,
+    value: Value,
     dynamics: Dynamics,
     rules: ImaginationRules,
     observations: np.ndarray,
@@ -263,15 +267,23 @@ class ModelAccess:
 
         return roll_out(dynamics, act, self._rows(observation)[0], steps)
 
-    def value(self, observation: Any) -> np.ndarray:
+    def value(self, observation: Any, steps_left: int | None = None) -> np.ndarray:
         """V of the policy, one number per observation, in units of reward.
 
         It is discounted, as the config's `returns.gamma` says.
+
+        Args:
+            observation: one observation or a batch.
+            steps_left: how many the episode has left, for a V that knows the step
+                (`value.clock`); None is a whole episode.
         """
+        horizon = self.learner.task.horizon
+        left = horizon if steps_left is None else steps_left
+        left = whole("steps_left", left, 0, horizon)
         value = value_network(self.learner, self.state)
         dynamics = model_of(self.learner, self.state)
         scaled = self.config.returns.scale_rewards
-        return values(value, dynamics, self._rows(observation)[0], scaled)
+        return values(value, dynamics, self._rows(observation)[0], scaled, left)
 
     def q_value(self, observation: Any, action: Any, rollouts: int = 20) -> np.ndarray:
         """Q(s, a) of the policy, as imagined: one number per pair, in units of reward.
@@ -334,8 +346,10 @@ class ModelAccess:
         return policy.begin() if isinstance(policy, Planner) else policy
 
 
-class QAccess(ModelAccess):
-    """How uncertain Q-values are, where an ensemble with a value function knows."""
+class UncertaintyAccess(ModelAccess):
+    """The part of an agent that tells how uncertain Q-values are."""
+
+    state: Any
 
     def q_uncertainty(self, observation: Any, action: Any, rollouts: int = 20) -> Any:
         """sqrt(U) of Q(s, a) under the current policy, in units of the task's reward.

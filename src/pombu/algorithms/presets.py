@@ -53,7 +53,7 @@ def preset(algorithm: str, name: str, env: str, horizon: int | None = None) -> A
 
 def _require(what: str, given: str, known: tuple[str, ...]) -> None:
     if given not in known:
-        near = difflib.get_close_matches(given, known, n=1)
+        near = difflib.get_close_matches(str(given), known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "choose one of them."
         raise UsageError(
             f"There is no {what} {given!r}; there are {', '.join(known)}: {hint}"

@@ -109,15 +109,39 @@ ALGORITHMS = {
     ),
     "sac": Entry(
         "SAC",
-        "Soft actor-critic, by Stable-Baselines3.",
-        "soft actor-critic, model-free (Stable-Baselines3)",
+        "Soft actor-critic, by sbx.",
+        "soft actor-critic, model-free (sbx)",
         "pombu.algorithms.sac",
         "SACConfig",
     ),
+    "droq": Entry(
+        "DroQ",
+        "Soft actor-critic with dropout and many updates per step, by sbx.",
+        "soft actor-critic with dropout and many updates per step, model-free (sbx)",
+        "pombu.algorithms.sac",
+        "DroQConfig",
+        preset_prefix="droq_",
+    ),
+    "tqc": Entry(
+        "TQC",
+        "Truncated quantile critics, by sbx.",
+        "truncated quantile critics, model-free (sbx)",
+        "pombu.algorithms.sac",
+        "TQCConfig",
+        preset_prefix="tqc_",
+    ),
+    "crossq": Entry(
+        "CrossQ",
+        "Soft actor-critic with batch normalisation, without target networks, by sbx.",
+        "soft actor-critic with batch normalisation, model-free (sbx)",
+        "pombu.algorithms.sac",
+        "CrossQConfig",
+        preset_prefix="crossq_",
+    ),
     "ppo": Entry(
         "PPO",
-        "Proximal policy optimisation, by Stable-Baselines3.",
-        "proximal policy optimisation, model-free (Stable-Baselines3)",
+        "Proximal policy optimisation, by sbx.",
+        "proximal policy optimisation, model-free (sbx)",
         "pombu.algorithms.ppo",
         "PPOConfig",
     ),
@@ -147,6 +171,20 @@ def _config_type(entry: Entry) -> type[Any]:
     module = importlib.import_module(f"{entry.package}.config")
     config: type[Any] = getattr(module, entry.config)
     return config
+
+
+def require_config(name: str, config: Any) -> None:
+    """Refuse what is no config of an algorithm.
+
+    Raises:
+        UsageError: Says so.
+    """
+    due = config_type(name)
+    if not isinstance(config, due):
+        raise UsageError(
+            f"config is {config!r:.80}: give a {due.__name__}, such as "
+            f'pombu.preset("{name}", "fast", env) makes.'
+        )
 
 
 def preset_function(name: str, preset: str) -> Callable[[str, int | None], Any]:

@@ -13,7 +13,7 @@ from pombu.envs import short_name
 from pombu.errors import UsageError
 from pombu.training.config_file import flat
 from pombu.training.metrics import Row
-from pombu.training.run import CONFIG, EVALUATION, METRICS, Run, open_run
+from pombu.training.run import CONFIG, METRICS, Run, open_run
 
 STUDY_FILES = ("study.json", "study.lock")
 """What a study leaves beside its run folders."""
@@ -113,11 +113,9 @@ class Curve:
         return dict(zip(RETURNS, values, strict=True))
 
     def _at_the_end(self, kind: str) -> float:
-        try:
-            content = json.loads((self.run.path / EVALUATION).read_bytes())
-            return float(content[kind]["mean"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return math.nan
+        # Evaluations of version 0.1 have no random policy's.
+        measured = (self.run.evaluation() or {}).get(kind)
+        return math.nan if measured is None else float(measured["mean"])
 
 
 def read_curves(folders: Sequence[Path]) -> list[Curve]:

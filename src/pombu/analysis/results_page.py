@@ -21,7 +21,7 @@ from pombu.analysis.plots import draw_learning, markdown_table, save_figure
 from pombu.envs import EnvConfig, short_name
 from pombu.envs.catalogue import find_entry
 from pombu.errors import UsageError
-from pombu.files import safe_name, write_atomic
+from pombu.files import safe_name, sealed, write_atomic
 from pombu.training.config_file import flat, from_json, to_json
 from pombu.training.run import (
     CONFIG,
@@ -122,7 +122,7 @@ def keep_files(curve: Curve, kept: Path) -> None:
         else:
             (kept / file).unlink(missing_ok=True)
     if (kept / VERSIONS).exists():
-        write_json(kept / VERSIONS, _versions(curve))
+        write_json(kept / VERSIONS, list(map(sealed, _versions(curve))))
 
 
 def write_page(
@@ -161,7 +161,8 @@ def write_page(
         own = [curve for curve in curves if _setting(curve) == name]
         paper, goal = published_for(own[0]), GOALS.get(own[0].task)
         lines += ["", *_written(folder, TaskSection(name, own, paper, goal))]
-    versions = _versions(curves[0])[-1]
+    # A run may have been kept without the file that tells of its starts.
+    versions: dict[str, Any] = next(reversed(_versions(curves[0])), {})
     versions.pop("command", None)
     lines += ["", f"Versions and machine of the first run: `{json.dumps(versions)}`"]
     page = folder.with_suffix(".md")
@@ -249,7 +250,8 @@ def _beside(published: Published | None) -> list[str]:
 
 def _command(curve: Curve) -> str:
     """The run's own command without its folder, or one that asks for the same."""
-    given = _versions(curve)[0]["command"][1:]
+    starts = _versions(curve)
+    given = starts[0]["command"][1:] if starts else []
     if given[:1] != ["train"]:
         return train_command(curve.run.spec)
     words = _without("--total-steps", _without("--out", given))
@@ -268,11 +270,10 @@ def _without(option: str, words: list[str]) -> list[str]:
 
 def _versions(curve: Curve) -> list[dict[str, Any]]:
     """Versions of a run's starts; the user's folders are left out."""
-    path = curve.run.path / VERSIONS
-    starts: list[dict[str, Any]] = json.loads(path.read_bytes())
-    for start in starts:
-        start["command"] = [_without_folder(word) for word in start["command"]]
-    return starts
+    return [
+        {**start, "command": [_without_folder(word) for word in start["command"]]}
+        for start in curve.run.starts()
+    ]
 
 
 def _without_folder(word: str) -> str:

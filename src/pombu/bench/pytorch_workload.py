@@ -1,6 +1,7 @@
 """The workload's hot loops in PyTorch, ready to be timed beside the engine's."""
 
 import time
+from typing import cast
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from pombu.bench.pytorch import (
 )
 from pombu.bench.workload import Work, Workload
 from pombu.data import build_dataset, regression
+from pombu.nn import MLP
 from pombu.parallel import usable_cores
 
 
@@ -52,7 +54,7 @@ def with_best_threads(piece: Work) -> Work:
 
 def _imagination(work: Workload) -> Work:
     state, rules = work.state, work.rules
-    policy, value = TorchPolicy(state.policy), network(state.value)
+    policy, value = TorchPolicy(state.policy), network(cast(MLP, state.value))
     dynamics, starts = TorchDynamics.of(work.dynamics), tensor(work.starts)
     shape = (rules.horizon, len(starts))
 
@@ -115,7 +117,7 @@ def _update(work: Workload) -> Work:
         return torch.stack([torch.randperm(size) for _ in range(epochs)])
 
     def piece() -> object:
-        policy, value = TorchPolicy(state.policy), network(state.value)
+        policy, value = TorchPolicy(state.policy), network(cast(MLP, state.value))
         improve_value(value, batch, orders(config.value.epochs), config.value)
         improve_policy(
             policy, batch, orders(config.policy.epochs), config.alpha, config.policy

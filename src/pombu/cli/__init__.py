@@ -25,6 +25,7 @@ COMMANDS = {
     "plot": "draw learning curves",
     "diagnose": "compare a run's learned dynamics with the real one",
     "model-study": "compare models by their error on the episodes of stored runs",
+    "calibration-study": "score the uncertainties of stored runs, stage by stage",
     "results": "keep runs for others to check, and write a page about them",
     "report": "write one HTML page about one or more runs",
     "export": "write a policy that runs without JAX",
@@ -32,6 +33,7 @@ COMMANDS = {
     "envs": "list the tasks",
     "check-env": "compare an environment with its contract",
     "study": "run many trainings, here or on a Ray cluster",
+    "tune": "search for good options",
     "reproduce": "repeat the paper's experiments",
     "bench": "measure speed on this machine",
     "doctor": "show what is installed, and what is missing",
@@ -40,9 +42,9 @@ COMMANDS = {
 HOMES = {
     **dict.fromkeys(("evaluate", "export", "video"), "policies"),
     **dict.fromkeys(("plot", "report", "results"), "analyses"),
-    **dict.fromkeys(("diagnose", "model-study"), "analyses"),
+    **dict.fromkeys(("diagnose", "model-study", "calibration-study"), "analyses"),
     **dict.fromkeys(("envs", "presets", "check-env"), "lists"),
-    **dict.fromkeys(("study", "reproduce"), "experiments"),
+    **dict.fromkeys(("study", "tune", "reproduce"), "experiments"),
     **dict.fromkeys(("doctor", "bench"), "machine"),
     "resume": "train",
 }

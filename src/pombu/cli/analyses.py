@@ -320,3 +320,44 @@ class ModelStudy:
         print(text_of(rows))
         print(f"All numbers are in {paths[0]}.")
         return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class CalibrationStudy:
+    """Score the uncertainties of stored runs on fresh real episodes, stage by stage.
+
+    U, F, U_rho and members rolled alone, each raw and recalibrated, are held against
+    n-step returns. The policy of each stage plays the episodes; their steps are not
+    counted as real steps of the run, and nothing is learned from them. Train with
+    `--keep-checkpoints 1000` to have the stages.
+
+    Examples:
+      pombu calibration-study runs/pendulum --out results/uncertainty/stages
+      pombu calibration-study runs/* --out stages --after 4000 20000 100000
+    """
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Run folders of pombu or meppo."""
+    out: Path
+    """Folder for calibration-study.csv and calibration-study.md."""
+    after: tuple[int, ...] = ()
+    """Real steps of the stages, of which the nearest checkpoints are taken; none takes
+    the last checkpoint."""
+    episodes: int = 20
+    """Fresh real episodes per stage, at least 10."""
+    env: str | None = None
+    """Repeat the environment's name where it is `module:factory`, to allow its code."""
+
+    def run(self) -> int:
+        """Score, and print the page."""
+        from pombu.analysis.calibration_study import study, text_of, write
+
+        if not self.runs:
+            raise UsageError("No run is named: give at least one run folder.")
+        if any(steps < 1 for steps in self.after):
+            raise UsageError(f"after is {self.after}; stages are at least 1 step.")
+        rows = list(study(self.runs, self.after, self.episodes, self.env))
+        paths = write(rows, self.out)
+        print(text_of(rows))
+        print(f"All numbers are in {paths[0]}.")
+        return 0

@@ -1,11 +1,11 @@
-"""Commands for many runs: `pombu study` and `pombu reproduce`."""
+"""Commands for many runs: `pombu study`, `pombu tune` and `pombu reproduce`."""
 
 import dataclasses
 import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -16,6 +16,9 @@ from pombu.paper import Profile
 from pombu.studies.backends import BackendOptions
 from pombu.studies.progress import RunProgress
 
+if TYPE_CHECKING:
+    from pombu.studies.tuning import Found
+
 ALL = "all"
 
 
@@ -24,10 +27,12 @@ class Study:
     """Train every run of a study file: algorithms x tasks x seeds x overrides.
 
     Runs that exist are skipped, interrupted ones resume, failed ones are named and do
-    not stop the rest; the same command again goes on where it was stopped.
+    not stop the rest; the same command again goes on where it was stopped. Runs that a
+    folder of the file's `skip` holds already are named, and not done again.
 
     Examples:
       pombu study study.toml
+      pombu study studies/e-long.toml --part pombu-halfcheetah
       pombu study study.toml --workers 2 --cores-per-run 4
       pombu study study.toml --backend ray --address 10.0.0.1:6379
       pombu study status study.toml
@@ -37,6 +42,8 @@ class Study:
     """The study file (see the guide on studies)."""
     out: Path | None = None
     """Folder for the runs; None takes the file's `out`, or runs/ and its name."""
+    part: str | None = None
+    """One of the file's `parts`; None is the whole study."""
     backend: Annotated[BackendOptions, tyro.conf.OmitArgPrefixes] = dataclasses.field(
         default_factory=BackendOptions
     )
@@ -48,20 +55,29 @@ class Study:
 
     def run(self) -> int:
         """Run the study to its end."""
+        from pombu.studies.held import find_held, find_settled
         from pombu.studies.progress import watcher
         from pombu.studies.study import plan, run_study
         from pombu.studies.study_file import read_study
 
-        study = read_study(self.file, self.trust)
+        study = read_study(self.file, self.trust).part(self.part)
         folder = self.out or study_folder(self.file, study.out)
         planned = plan(study.jobs(), folder)
+        folders = filter(Path.is_dir, map(Path, study.skip))
+        held = find_held(planned, find_settled(folders))
+        planned = [one for one in planned if one.path not in held]
         view = watcher(Console(stderr=self.json))
         try:
+            for path, (where, steps) in held.items():
+                view.say(f"{path.name} is skipped: {where} has {steps:,} steps of it")
             outcome = run_study(planned, folder, self.backend.open(), view, self.trust)
         finally:
             view.close()
         if self.json:
-            print(json.dumps(as_json(folder, outcome.runs)))
+            skipped = {path.name: str(where) for path, (where, _) in held.items()}
+            print(json.dumps({**as_json(folder, outcome.runs), "skipped": skipped}))
+        elif held and not planned:
+            print("Done: every run is held elsewhere already.")
         else:
             print(last_words(folder, outcome.runs))
         if outcome.signal is not None:
@@ -118,6 +134,92 @@ def parse_study(arguments: Sequence[str]) -> Any:
     return parsing.parse(Study, "study", arguments)
 
 
+@dataclasses.dataclass(frozen=True)
+class Tune:
+    """Search for good options with Optuna, as a tuning file says.
+
+    The same command again goes on where it was stopped or killed. What was found is a
+    config file, best.toml, for `pombu train --config`; beside it are a table of all
+    trials and a picture of which options mattered. Needs the extra `tune`.
+
+    Examples:
+      pombu tune tune.toml
+      pombu tune tune.toml --minutes 60 --workers 2
+      pombu tune tune.toml --trials 100
+      pombu train --config runs/tune/best.toml --seed 10
+    """
+
+    file: Annotated[Path, tyro.conf.Positional]
+    """The tuning file (see the guide on tuning)."""
+    trials: int | None = None
+    """Trials in all, those of earlier calls included; None takes the file's."""
+    minutes: float | None = None
+    """Stop after so long, with everything saved; None takes the file's."""
+    out: Path | None = None
+    """Folder for everything; None takes the file's `out`, or runs/ and its name."""
+    backend: Annotated[BackendOptions, tyro.conf.OmitArgPrefixes] = dataclasses.field(
+        default_factory=BackendOptions
+    )
+    """Where the runs happen."""
+    trust: tuple[str, ...] = ()
+    """Tasks of the form module:factory whose code may be run."""
+    json: bool = False
+    """Print one JSON object at the end; progress goes to standard error."""
+
+    def run(self) -> int:
+        """Search until the limits are reached."""
+        from pombu.studies.progress import watcher
+        from pombu.studies.tuning import Limits, require_optuna, tune
+        from pombu.studies.tuning_file import read_tuning
+
+        require_optuna()
+        for name in ("trials", "minutes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"--{name} is {value}: it must be above 0.")
+        tuning = read_tuning(self.file, self.trust)
+        folder = self.out or study_folder(self.file, tuning.out)
+        limits = Limits(self.trials or tuning.trials, self.minutes or tuning.minutes)
+        view = watcher(Console(stderr=self.json))
+        try:
+            found = tune(tuning, folder, limits, self.backend.open(), view, self.trust)
+        finally:
+            view.close()
+        best = None
+        if found.best is not None:
+            best = {"trial": found.best.number, "value": found.best.value}
+        if self.json:
+            content = {"trials": found.trials, "unfinished": found.unfinished}
+            print(json.dumps({"folder": str(folder), **content, "best": best}))
+        else:
+            print(tuned(folder, found, tuning.objective))
+        if found.signal is not None:
+            return 128 + found.signal
+        return 0 if best else 1
+
+
+def tuned(folder: Path, found: "Found", objective: str) -> str:
+    """What a search has come to, and what to do next."""
+    lines = []
+    if found.unfinished:
+        lines.append(
+            f"Stopped with {found.unfinished} trials under way: the same command goes "
+            "on with them."
+        )
+    if found.best is None:
+        lines.append(f"None of {found.trials} trials is complete; see {folder}.")
+    else:
+        lines.append(
+            f"Best of {found.trials} trials: trial {found.best.number}, {objective} "
+            f"{found.best.value:.4g}. All of them are in {folder / 'trials.csv'}."
+        )
+        lines.append(
+            f"Next: pombu train --config {folder / 'best.toml'} --seed N, with seeds "
+            "that it was not tuned on."
+        )
+    return "\n".join(lines)
+
+
 def study_folder(file: Path, out: str | None) -> Path:
     """Where the runs of a study file are."""
     return Path(out) if out else Path("runs") / file.stem
@@ -155,14 +257,16 @@ class Reproduce:
 
     Every reproduction leaves PNG and PDF pictures, the data behind them with the
     paper's own numbers beside ours, its settings (config.json) and the versions it ran
-    with (versions.json) in its folder. Runs that exist are used, those that are missing
-    are trained. Without a name, the reproductions are listed.
+    with (versions.json) in its folder. Runs that exist are used. Those that are missing
+    are trained, but where --from names runs: then what there is is drawn, and --train
+    trains the rest. Without a name, the reproductions are listed.
 
     Examples:
         pombu reproduce
         pombu reproduce appendix-c
         pombu reproduce figure-3 --profile smoke --out try/figure-3
-        pombu reproduce figure-2 --from runs/cheetah-0 runs/cheetah-1 --no-train
+        pombu reproduce figure-2 --from runs/cheetah-0 runs/cheetah-1
+        pombu reproduce all --profile fast --from results
         pombu reproduce all --profile smoke --out try
     """
 
@@ -174,11 +278,15 @@ class Reproduce:
     out: Path | None = None
     """Folder to write to, which may exist; reproductions/NAME if not given."""
     sources: Annotated[tuple[Path, ...], tyro.conf.arg(name="from")] = ()
-    """Run folders, or folders that hold some at any depth; they are only read."""
+    """Run folders, or folders that hold some at any depth, but not in one called
+    exploration; they are only read."""
     runs: Path = Path("runs/reproduce")
     """Folder for the runs that are trained; all experiments share them."""
-    train: bool = True
-    """Train what is missing; `--no-train` draws what there is, and says what is not."""
+    train: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Train what is missing although `--from` names runs; without `--from` it is
+    trained anyway."""
+    no_train: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Draw what there is in the folder of runs, and say what is not."""
     total_steps: int | None = None
     """Real steps of every run; None takes the profile's."""
     seeds: int | None = None
@@ -214,12 +322,19 @@ class Reproduce:
             ) from None
         return self._reproduce(profile, out)
 
+    @property
+    def trains(self) -> bool:
+        """Whether what is missing is trained: where runs are named, only if asked."""
+        return self.train or not (self.no_train or self.sources)
+
     def _require_sizes(self) -> None:
         for name in ("total_steps", "seeds"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 flag = name.replace("_", "-")
                 raise UsageError(f"--{flag} is {value}: it must be at least 1.")
+        if self.train and self.no_train:
+            raise UsageError("--train and --no-train are both given: give one.")
 
     def _reproduce(self, profile: Profile, out: Path) -> int:
         from pombu.paper.panel_runs import Request
@@ -231,7 +346,7 @@ class Reproduce:
             out,
             self.runs,
             self.sources,
-            self.train,
+            self.trains,
             self.total_steps,
             self.seeds,
             self.backend,
@@ -251,7 +366,7 @@ class Reproduce:
             for what in missing:
                 print(f"missing: {what}")
             print(f"wrote {out}")
-        return 1 if missing and self.train else 0
+        return 1 if missing and self.trains else 0
 
     def _list(self) -> int:
         from pombu.paper.reproduce import find, names

@@ -27,10 +27,11 @@ CORE = (
     "matplotlib",
 )
 EXTRAS = {
-    "baselines": ("stable-baselines3",),
+    "baselines": ("sbx-rl",),
     "tensorboard": ("tensorboardX",),
     "wandb": ("wandb",),
     "ray": ("ray",),
+    "tune": ("optuna",),
     "onnx": ("onnx",),
     "minari": ("minari", "h5py"),
     "report": ("plotly", "imageio", "imageio-ffmpeg"),

@@ -5,9 +5,11 @@ import dataclasses
 import inspect
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, get_origin
+from unittest.mock import patch
 
+import docstring_parser
 import tyro
 
 from pombu.envs import EnvConfig
@@ -68,7 +70,7 @@ def parse(
     start: Any = tyro.MISSING_NONPROP if default is None else default
     box = io.StringIO()
     try:
-        with contextlib.redirect_stderr(box):
+        with contextlib.redirect_stderr(box), lines_joined():
             return tyro.cli(
                 command,
                 prog=f"pombu {name}",
@@ -82,6 +84,25 @@ def parse(
             raise
         help_line = f"`pombu {name} --help` lists what it takes."
         raise UsageError(f"{sentence(box.getvalue())} {help_line}") from None
+
+
+@contextlib.contextmanager
+def lines_joined() -> Iterator[None]:
+    """Have the help of a flag wrap at the terminal's width alone.
+
+    tyro joins the lines of a docstring before it takes their indentation away, and so
+    leaves a break wherever the source has one.
+    """
+    parse_as_written = docstring_parser.parse_from_object
+
+    def parse_joined(thing: Any) -> docstring_parser.Docstring:
+        found = parse_as_written(thing)
+        for one in found.params:
+            one.description = " ".join((one.description or "").split()) or None
+        return found
+
+    with patch.object(docstring_parser, "parse_from_object", parse_joined):
+        yield
 
 
 def sentence(box: str) -> str:

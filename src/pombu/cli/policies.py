@@ -114,7 +114,7 @@ class Export:
         state = found.state
         about = about_policy(algorithm, state, run.spec.seed)
         about["checkpoint_sha256"] = found.manifest.state_sha256
-        export_policy(self.file, algorithm.task, state, about)
+        export_policy(self.file, algorithm, state, about)
         if self.json:
             print(json.dumps({"file": str(self.file), **about}))
         else:

@@ -11,15 +11,23 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import tyro
 from rich.console import Console
 
-from pombu.agent.runs import algorithm_of
+from pombu.agent.runs import (
+    DEFAULT_ALGORITHM,
+    DEFAULT_ENV,
+    DEFAULT_PRESET,
+    ConfigFile,
+    algorithm_of,
+    config_toml,
+    read_config,
+)
 from pombu.algorithms import presets, registry
 from pombu.algorithms.config import budget, last_iteration
 from pombu.cli import parsing
-from pombu.cli.describe import check_and_describe, describe_guard
+from pombu.cli.lists import check_and_describe, describe_guard
 from pombu.cli.parsing import ENV_OPTIONS, EnvOptions
 from pombu.data import read_logged
 from pombu.data.episodes import EpisodeStore
-from pombu.envs import EnvConfig, load, resolve, short_name
+from pombu.envs import EnvConfig, Task, load, resolve, short_name
 from pombu.errors import UsageError
 from pombu.files import safe_name
 from pombu.parallel import usable_cores
@@ -29,10 +37,9 @@ from pombu.training.algorithm import usual_share
 from pombu.training.callbacks import Callback, StopAfter, StopAtReturn
 from pombu.training.display import TensorBoard, WeightsAndBiases, display
 from pombu.training.loop import Result, learn
-from pombu.training.run import EVALUATION, Run, RunSpec, create, open_run, require_free
+from pombu.training.run import Run, RunSpec, create, open_run, require_free
 
 C = TypeVar("C")
-ENV, ALGORITHM, PRESET = "HalfCheetah", "pombu", "fast"
 Evaluations = Literal["usual", "none"]
 
 
@@ -52,12 +59,19 @@ class Train(Generic[C]):
       pombu train --env my_module:make_env --total-steps 20000 --tensorboard
       pombu train --env my_module:make_env --data logged.npz
       pombu train --env my_module:make_env --data logged.npz --offline --alpha 2
+      pombu train --env Ant --alpha 0.75 --print-config > run.toml
+      pombu train --config run.toml --seed 1
     """
 
     config: Annotated[C, tyro.conf.arg(name="")]
-    algo: str = ALGORITHM
+    file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    """A config file, TOML or JSON: a run's config.json, or what `--print-config`
+    wrote. Flags win over it."""
+    print_config: bool = False
+    """Print every value as TOML for `--config`, and train nothing."""
+    algo: str = DEFAULT_ALGORITHM
     """The algorithm."""
-    preset: str = PRESET
+    preset: str = DEFAULT_PRESET
     """Where the config's values come from; `pombu presets` lists them."""
     seed: int = 0
     """The same seed gives the same run."""
@@ -98,21 +112,53 @@ class Train(Generic[C]):
     """Send metrics to Weights & Biases."""
     json: bool = False
     """Print one JSON object at the end; progress goes to standard error."""
+    last_iteration: tyro.conf.Suppress[int | None] = None
+    """Not a flag: the last iteration that a config file names."""
 
     def run(self) -> int:
         """Train to the end or until stopped."""
         config: Any = self.config
         config = dataclasses.replace(config, env=self.environment)
+        if self.print_config:
+            print(config_toml(self.spec(load(config.env), config)), end="")
+            return 0
         out = self.out or self._folder(config.env)
         require_free(out)
-        offline = self._offline_iterations(config)
+        self._offline_iterations(config)
         console = announce(f"Preparing {self.algo} on {config.env.id}.", self.json)
         task = load(config.env)
         algorithm = registry.make(self.algo, task, config)
-        steps = 0
-        if not offline or self.total_steps is not None:
+        spec = self.spec(task, config)
+        callbacks = callbacks_of(console, spec, self.target_return, self.max_minutes)
+        logged = None
+        if self.data is not None:
+            known = checkpoint.shard_checksums(self.data)
+            logged = read_logged(self.data, task, known)
+        share = spec.evaluation_share if spec.evaluate else 0.0
+        # The check takes real steps.
+        untouched = spec.offline and not (spec.total_steps or spec.evaluate)
+        check = self.check and not untouched
+        lines = check_and_describe(task, config, share) if check else []
+        if spec.offline:
+            lines.append(describe_guard(self.algo, config))
+        for line in lines:
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        begin: Any = None
+        if logged is not None and spec.offline:
+            begin = algorithm.init(spec.seed), EpisodeStore(logged)
+        elif logged is not None:
+            begin = registry.begin_from(algorithm, spec.seed, logged)
+        run = create(out, spec)
+        result = learn(algorithm, spec.seed, spec.total_steps, callbacks, run, begin)
+        return print_result(run, result, self.json)
+
+    def spec(self, task: Task, config: Any) -> RunSpec:
+        """What the run folder will say."""
+        last = last_iteration(config, self.preset, self.total_steps)
+        offline, steps = self._offline_iterations(config), 0
+        if not offline or self.total_steps:
             steps = budget(config, lambda: task.horizon, self.total_steps)
-        spec = RunSpec(
+        return RunSpec(
             algorithm=self.algo,
             preset=self.preset,
             seed=self.seed,
@@ -123,28 +169,10 @@ class Train(Generic[C]):
             tensorboard=self.tensorboard,
             wandb=self.wandb,
             evaluation_share=share_of(self.evaluation_share, usual_share(task)),
-            last_iteration=last_iteration(config, self.preset, self.total_steps),
+            last_iteration=self.last_iteration or last,
             offline=offline,
             evaluate=self.evaluate != "none",
         )
-        callbacks = callbacks_of(console, spec, self.target_return, self.max_minutes)
-        logged = None if self.data is None else read_logged(self.data, task)
-        share = spec.evaluation_share if spec.evaluate else 0.0
-        # The check takes real steps.
-        check = self.check and not (offline and not steps and not spec.evaluate)
-        lines = check_and_describe(task, config, share) if check else []
-        if offline:
-            lines.append(describe_guard(self.algo, config))
-        for line in lines:
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-        begin: Any = None
-        if logged is not None and offline:
-            begin = algorithm.init(spec.seed), EpisodeStore(logged)
-        elif logged is not None:
-            begin = registry.begin_from(algorithm, spec.seed, logged)
-        run = create(out, spec)
-        result = learn(algorithm, spec.seed, spec.total_steps, callbacks, run, begin)
-        return print_result(run, result, self.json)
 
     @property
     def environment(self) -> EnvConfig:
@@ -174,16 +202,25 @@ def parse_train(arguments: Sequence[str]) -> Train[Any]:
     if not arguments:
         raise UsageError(
             "what to train is not said: name an environment, as in "
-            f"`pombu train --env {ENV}`; `pombu envs` lists them, and "
+            f"`pombu train --env {DEFAULT_ENV}`; `pombu envs` lists them, and "
             "`pombu train --help` the options."
         )
-    env = last_value(arguments, "--env") or ENV
-    algo = last_value(arguments, "--algo") or ALGORITHM
-    preset = last_value(arguments, "--preset") or PRESET
-    horizon = last_value(arguments, "--horizon") or ""
+    env, horizon = (last_value(arguments, flag) for flag in ("--env", "--horizon"))
+    steps = int(horizon) if horizon and horizon.isdecimal() and int(horizon) else None
+    named: dict[str, Any] = {}
+    path = last_value(arguments, "--config")
+    asked = None if path is None else read_config(path)
+    if asked is not None:
+        named = settings_of(asked, arguments)
+    algo = named.pop("algorithm", DEFAULT_ALGORITHM)
+    algo = last_value(arguments, "--algo") or algo
+    preset = last_value(arguments, "--preset") or named.get("preset", DEFAULT_PRESET)
+    named.update(algo=algo, preset=preset)
     registry.find(algo)
-    steps = int(horizon) if horizon.isdecimal() and int(horizon) > 0 else None
-    config = presets.preset(algo, preset, resolve(env), steps)
+    if asked is None:
+        config = presets.preset(algo, preset, resolve(env or DEFAULT_ENV), steps)
+    else:
+        config = asked.config(algo, preset, env, steps)
     refuse_foreign_options(arguments, algo)
     # The flags are the fields of this algorithm's config, known only now.
     command: Any = Train[type(config)]
@@ -191,10 +228,37 @@ def parse_train(arguments: Sequence[str]) -> Train[Any]:
         command,
         "train",
         arguments,
-        default=Train(config, algo, preset, options=EnvOptions(**vars(config.env))),
+        default=Train(config, options=EnvOptions(**vars(config.env)), **named),
         registry=environments_by_name(config.env),
     )
     return parsed
+
+
+def settings_of(file: ConfigFile, arguments: Sequence[str]) -> dict[str, Any]:
+    """What a config file says of a run beside its config, where no flag differs.
+
+    Raises:
+        UsageError: A preset is asked for that has nothing left to give.
+    """
+    given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+    named = dict(file.settings)
+    if file.is_whole and "--preset" in given:
+        raise UsageError(
+            f"--preset changes nothing, because {file.path} has every value: leave "
+            "the flag out, or remove from the file what the preset is to give, and "
+            "its `format`."
+        )
+    if "--iterations" in given:  # a new plan, from which the steps follow
+        named.pop("total_steps", None)
+    if given & {"--iterations", "--total-steps"}:
+        named.pop("last_iteration", None)
+    if "offline" in named:  # as many as the config's iterations
+        named["offline"] = named["offline"] > 0
+    if "evaluate" in named:
+        named["evaluate"] = "usual" if named["evaluate"] else "none"
+    if "evaluation_share" in named and named["evaluation_share"] is None:
+        named["evaluation_share"] = math.inf  # as the flag spells it
+    return named
 
 
 def refuse_foreign_options(arguments: Sequence[str], algo: str) -> None:
@@ -281,7 +345,7 @@ def print_result(run: Run, result: Result[Any], json_output: bool) -> int:
     code = 0 if result.signal is None else 128 + result.signal
     evaluation = None
     if result.finished and run.spec.evaluate:
-        evaluation = json.loads((run.path / EVALUATION).read_bytes())
+        evaluation = run.evaluation()
     if json_output:
         summary = {
             "folder": str(run.path),

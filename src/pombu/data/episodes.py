@@ -17,6 +17,8 @@ from pombu.files import digest, read_checked, set_aside, write_atomic
 
 EPISODES = "episodes"
 """The folder of a run that holds the shards."""
+KEPT = "kept-"
+"""How files begin of episodes that were never learned from; a checksum follows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +145,7 @@ def write_shard(stem: Path, episodes: Sequence[Episode]) -> Shard:
 
 def write_kept(folder: Path, episodes: Sequence[Episode]) -> Shard:
     """Write episodes that belong to no checkpoint, under a name of their own."""
-    return write_shard(folder / f"kept-{digest(to_bytes(episodes))[:8]}", episodes)
+    return write_shard(folder / f"{KEPT}{digest(to_bytes(episodes))[:8]}", episodes)
 
 
 def to_bytes(episodes: Sequence[Episode]) -> bytes:

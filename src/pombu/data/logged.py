@@ -29,10 +29,11 @@ import numpy as np
 from gymnasium import spaces
 from safetensors import SafetensorError
 
-from pombu.data.episodes import EPISODES, from_bytes
+from pombu.data.episodes import EPISODES, KEPT, from_bytes
 from pombu.envs import Episode, Task
 from pombu.envs.wrappers import flatten_rows, leaves_of, stack_episode
 from pombu.errors import UsageError
+from pombu.files import DamagedFileError, as_path, digest
 
 __all__ = ["read_logged", "write_logged"]
 
@@ -49,8 +50,16 @@ def write_logged(path: str | Path, episodes: Sequence[Episode]) -> None:
     Raises:
         UsageError: There are none.
     """
-    if not episodes:
-        raise UsageError("There are no episodes to write: give at least one.")
+    path = as_path("path", path)
+    try:
+        several = len(episodes) > 0 and all(isinstance(e, Episode) for e in episodes)
+    except TypeError:
+        several = False
+    if not several:
+        raise UsageError(
+            f"There are no episodes to write, but {episodes!r:.80}: give a list of at "
+            "least one."
+        )
     last = np.cumsum([len(episode) for episode in episodes]) - 1
     terminations = np.zeros(last[-1] + 1, bool)
     truncations = np.zeros(last[-1] + 1, bool)
@@ -66,25 +75,39 @@ def write_logged(path: str | Path, episodes: Sequence[Episode]) -> None:
     )
 
 
-def read_logged(path: str | Path, task: Task) -> list[Episode]:
+def read_logged(
+    path: str | Path, task: Task, checksums: Mapping[str, str] | None = None
+) -> list[Episode]:
     """The episodes in a file, a run folder or a Minari dataset, for a task.
 
     Where the task's states hold several observations, single ones are stacked.
 
+    Args:
+        path: an .npz file, a run folder, or a file of its `episodes`.
+        task: what the episodes must fit.
+        checksums: of the files that a run's checkpoint knows, by name.
+
     Raises:
         UsageError: There are none, or they do not fit the task.
+        DamagedFileError: A file of a run is missing or is not as it was written.
     """
     if str(path).startswith(MINARI):
-        episodes = _of_minari(str(path), task)
-    elif not Path(path).exists():
+        return _stacked(_of_minari(str(path), task), task)
+    path = as_path("data", path)
+    if not path.exists():
         raise UsageError(
             f"There is no file or folder {path}: give an .npz file, a run's folder, or "
             "minari:NAME for a Minari dataset."
         )
-    elif Path(path).is_dir() or Path(path).suffix == ".safetensors":
-        episodes = _own(Path(path), task)
+    if path.is_dir() or path.suffix == ".safetensors":
+        episodes = _own(path, task, checksums or {})
     else:
-        episodes = _in_arrays(path, _read(Path(path)), task)
+        episodes = _in_arrays(path, _read(path), task)
+    return _stacked(episodes, task)
+
+
+def _stacked(episodes: Sequence[Episode], task: Task) -> list[Episode]:
+    """Episodes of single observations as ones of as many as a state holds."""
     history = task.config.history
     return [
         episode
@@ -229,19 +252,22 @@ def _told(parts: Mapping[str, Any]) -> str:
     return f"of {', '.join(named)}"
 
 
-def _own(path: Path, task: Task) -> list[Episode]:
+def _own(path: Path, task: Task, checksums: Mapping[str, str]) -> list[Episode]:
     """What pombu itself has written."""
     folder = path / EPISODES if (path / EPISODES).is_dir() else path
     files = [path]
     if path.is_dir():
         # What an interrupted iteration left is read only where there is nothing else: a
         # run that went on has collected the same episodes again.
-        learned = sorted(folder.glob("[0-9]*.safetensors"))
+        known = [folder / name for name in sorted(checksums)]
+        learned = known or sorted(folder.glob("[0-9]*.safetensors"))
         files = learned or sorted(folder.glob("*.safetensors"))
     episodes: list[Episode] = []
     for file in files:
         try:
-            episodes += from_bytes(file.read_bytes())
+            data = file.read_bytes() if file.exists() else b""
+            _require_whole(file, data, checksums.get(file.name))
+            episodes += from_bytes(data)
         except (OSError, KeyError, ValueError, SafetensorError) as error:
             raise UsageError(
                 f"{file} cannot be read ({type(error).__name__}): give a run folder, a "
@@ -264,6 +290,14 @@ def _own(path: Path, task: Task) -> list[Episode]:
             "episodes of the same task."
         )
     return episodes
+
+
+def _require_whole(file: Path, data: bytes, checksum: str | None) -> None:
+    """Refuse a file that is not what its checkpoint, or its own name, says."""
+    found, kept = digest(data), file.stem.removeprefix(KEPT)
+    named = file.stem.startswith(KEPT) and not found.startswith(kept)
+    if named or checksum not in (None, found):
+        raise DamagedFileError(file, "its checksum differs, or it is missing")
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

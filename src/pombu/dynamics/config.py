@@ -35,6 +35,9 @@ Draw = Literal["trajectory", "batch"]
 """Who draws the member that gives the next state: each trajectory for itself, or the
 whole batch, which leaves the other members uncomputed."""
 
+Correlation = Literal["none", "full", "fitted"]
+"""How the errors of different steps of an imagined trajectory depend."""
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -285,3 +288,11 @@ class ReturnConfig(PlainReturnConfig):
     uncertainty_units: Literal["reward", "advantage"] = "reward"
     """`reward` leaves sqrt(D) in units of scaled reward (published code); `advantage`
     divides it by the same standard deviation as the advantages."""
+    correlation: Correlation = "none"
+    """How errors of different steps depend in the uncertainty that penalty and bonus
+    are made of: `none` is U of Algorithm 1 (paper); `full` is F, the variance over
+    members of the sum of their deviations; `fitted` is U_rho with the correlation that
+    the last evaluation found."""
+    recalibrate: bool = False
+    """Whether that uncertainty is multiplied by the scale that the last evaluation
+    found; until one of five episodes or more has found it, it is left as it is."""

@@ -261,6 +261,11 @@ def short_name(name: str) -> str:
 
 def resolve(name: str) -> str:
     """The full name of an environment: a Gymnasium id or `module:factory`."""
+    if not isinstance(name, str):
+        raise UsageError(
+            f"The environment's name is {name!r:.80}: give a task of pombu, a "
+            "Gymnasium id, or `module:factory`."
+        )
     entry = find_entry(name)
     if entry is not None:
         return entry.id
@@ -381,7 +386,10 @@ def _quiet_mujoco() -> None:
 
 def in_one_line(error: BaseException) -> str:
     """An exception in one line."""
-    said = " ".join(str(error).split())
+    try:
+        said = " ".join(str(error).split())
+    except Exception:  # one that fails to say what it is
+        said = ""
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 

@@ -56,8 +56,8 @@ class PolicyConfig:
 
 
 @dataclass(frozen=True)
-class ValueConfig:
-    """The value function and its update."""
+class CriticConfig:
+    """A value function of the state, and its update."""
 
     hidden: Sizes = (64, 64)
     """Hidden layer sizes (tanh)."""
@@ -82,7 +82,17 @@ class ValueConfig:
 
 
 @dataclass(frozen=True)
-class BaselineConfig(ValueConfig):
+class ValueConfig(CriticConfig):
+    """The value function and its update."""
+
+    clock: bool = False
+    """Whether V, and U_psi with it, also see how many steps of the episode are left. V
+    then is that of the finite horizon, and nothing is expected past it; otherwise it is
+    a function of the state alone (paper)."""
+
+
+@dataclass(frozen=True)
+class BaselineConfig(CriticConfig):
     """What advantages are measured against in methods that improve by TRPO."""
 
     kind: Literal["linear", "network"] = "linear"
@@ -94,7 +104,7 @@ class BaselineConfig(ValueConfig):
 
 
 @dataclass(frozen=True)
-class TailConfig(ValueConfig):
+class TailConfig(CriticConfig):
     """U_psi, the uncertainty past the end of a virtual trajectory, and its update."""
 
     use: bool = False

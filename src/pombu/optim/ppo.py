@@ -8,7 +8,7 @@ the sort it would be on the device.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,20 +18,23 @@ from jaxtyping import Array, Float, Int
 
 from pombu.dynamics.config import PlainReturnConfig
 from pombu.nn import (
-    MLP,
     Descent,
     GaussianPolicy,
+    Value,
     VarianceValue,
     adam,
     gradient_steps,
     kl,
     predict_value,
+    unscaled_variance,
 )
 from pombu.optim import objectives
-from pombu.optim.config import PolicyConfig, TailConfig, ValueConfig
+from pombu.optim.config import CriticConfig, PolicyConfig, TailConfig
 from pombu.parallel import jit
 from pombu.rollout.imagine import Imagined
-from pombu.rollout.returns import Targets, targets
+from pombu.rollout.returns import Correction, Targets, targets
+
+V = TypeVar("V", bound=Value)
 
 
 class Batch(NamedTuple):
@@ -44,6 +47,8 @@ class Batch(NamedTuple):
     advantages: Float[Array, " n"]
     uncertainty: Float[Array, " n"]
     weight: Float[Array, " n"]
+    left: Int[Array, " n"] | None = None
+    """Steps left in the episode; None where neither V nor U_psi knows the step."""
 
 
 class PolicyReport(NamedTuple):
@@ -60,14 +65,13 @@ class PolicyReport(NamedTuple):
     """Mean norm before clipping."""
 
 
-@partial(jit, static_argnames=("config", "bounded"))
+@partial(jit, static_argnames="config")
 def prepare(
-    imagined: Imagined, config: PlainReturnConfig, bounded: bool = False
+    imagined: Imagined,
+    config: PlainReturnConfig,
+    correction: Correction | None = None,
 ) -> tuple[Batch, Targets]:
-    """Returns, advantages and uncertainty of imagined steps, and these as samples.
-
-    What is `bounded` is explained by `targets`.
-    """
+    """Returns, advantages and uncertainty of imagined steps, and these as samples."""
     goals = targets(
         imagined.rewards,
         imagined.values,
@@ -77,7 +81,9 @@ def prepare(
         config,
         imagined.beyond if config.bootstrap else None,
         imagined.variance_beyond if config.bootstrap else None,
-        bounded,
+        imagined.member_q,
+        imagined.doubt,
+        correction,
     )
     return as_samples(imagined, goals), goals
 
@@ -96,6 +102,7 @@ def as_samples(imagined: Imagined, goals: Targets) -> Batch:
         flat(goals.advantages),
         flat(goals.uncertainty),
         flat(imagined.weight),
+        None if imagined.left is None else flat(imagined.left),
     )
 
 
@@ -111,7 +118,7 @@ def policy_adam(config: PolicyConfig) -> optax.GradientTransformation:
     return adam(config.gradient_clip, eps=1e-5)
 
 
-def value_adam(config: ValueConfig) -> optax.GradientTransformation:
+def value_adam(config: CriticConfig) -> optax.GradientTransformation:
     """Adam for the value function."""
     return adam(config.gradient_clip)
 
@@ -144,16 +151,16 @@ def descend(
 
 
 def improve_value(
-    value: MLP,
+    value: V,
     optimiser: Any,
     batch: Batch,
     seed: Sequence[int],
     learning_rate: float,
-    config: ValueConfig,
-) -> tuple[MLP, Any, Float[Array, ""]]:
+    config: CriticConfig,
+) -> tuple[V, Any, Float[Array, ""]]:
     """Minimise L_v; returns the loss over the whole batch before the update too."""
     orders = shuffles(seed, config.epochs, len(batch.weight))
-    improved: tuple[MLP, Any, Array] = _improve_value(
+    improved: tuple[V, Any, Array] = _improve_value(
         value, optimiser, batch, orders, learning_rate, config
     )
     return improved
@@ -161,21 +168,21 @@ def improve_value(
 
 @partial(jit, static_argnames="config")
 def _improve_value(
-    value: MLP,
+    value: V,
     optimiser: Any,
     batch: Batch,
     orders: Int[Array, "epochs n"],
     learning_rate: Float[Array, ""],
-    config: ValueConfig,
-) -> tuple[MLP, Any, Float[Array, ""]]:
+    config: CriticConfig,
+) -> tuple[V, Any, Float[Array, ""]]:
 
-    def loss(value: MLP, samples: tuple[Array, Array, Array]) -> Array:
-        observations, returns, weight = samples
+    def loss(value: V, samples: tuple[Array, Array, Array, Array | None]) -> Array:
+        observations, returns, weight, left = samples
         return objectives.value_loss(
-            predict_value(value, observations), returns, weight
+            predict_value(value, observations, left), returns, weight
         )
 
-    samples = (batch.observations, batch.returns, batch.weight)
+    samples = (batch.observations, batch.returns, batch.weight, batch.left)
     before = loss(value, samples)
     value, optimiser, _ = descend(
         loss,
@@ -230,9 +237,11 @@ def _improve_variance(
     # running mean the network's target is always about 1.
     goals = flat / jnp.maximum(scale, 1e-12)
 
-    def loss(network: MLP, samples: tuple[Array, Array, Array]) -> Array:
-        observations, goals, weight = samples
-        found = jax.nn.softplus(network(observations)[..., 0])
+    def loss(
+        network: Value, samples: tuple[Array, Array, Array, Array | None]
+    ) -> Array:
+        observations, goals, weight, left = samples
+        found = unscaled_variance(network, observations, left)
         return objectives.value_loss(found, goals, weight)
 
     network, optimiser, _ = descend(
@@ -240,7 +249,7 @@ def _improve_variance(
         value_adam(config),
         value.network,
         optimiser,
-        (batch.observations, goals, batch.weight),
+        (batch.observations, goals, batch.weight, batch.left),
         orders,
         config.minibatch,
         learning_rate,

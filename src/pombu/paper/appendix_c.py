@@ -165,4 +165,5 @@ APPENDIX_C = Reproduction(
     "paper",
     reproduce=reproduce,
     tell=tell,
+    redraw=lambda profile, kept, out: reproduce(profile, out),
 )

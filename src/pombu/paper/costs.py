@@ -5,16 +5,17 @@ measured run with the same preset that is most alike, per imagined step, or per 
 step where nothing is imagined; without such a run there are none, not a guess.
 """
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from pombu.algorithms.presets import horizon_of
 from pombu.algorithms.registry import ALGORITHMS
 from pombu.analysis import plots
-from pombu.analysis.curves import Curve, find_curves
+from pombu.analysis.curves import Curve
 from pombu.analysis.plots import markdown_table, style, thousands
 from pombu.envs import CATALOGUE
 from pombu.paper import Profile
@@ -22,8 +23,8 @@ from pombu.paper.drawing import draw_table
 from pombu.paper.experiments import Reproduction
 from pombu.paper.panel_runs import Request
 from pombu.paper.reproduce import PAGES, find, names, write_provenance
+from pombu.studies.held import find_settled
 from pombu.studies.study import Job, longest
-from pombu.training.run import VERSIONS
 
 HEADER = ("method", "task", "H", "runs", "real", "imagined", "core-hours")
 MEASURED = ("preset", "method", "task", "H", "real", "imagined", "hours", "cores")
@@ -52,11 +53,13 @@ class MeasuredRun:
     cores: int | None
     """That the run could use, None where it does not say; where it shared them, the
     hours are an upper bound."""
+    typical_hours: float
+    """If every iteration took as long as the median one: a pause does not count."""
 
     @property
     def core_hours(self) -> float:
-        """Wall-clock times cores."""
-        return self.hours * (self.cores or math.nan)
+        """Typical hours times cores."""
+        return self.typical_hours * (self.cores or math.nan)
 
     def imagined_steps_of(self, real_steps: int) -> int:
         """Imagined steps of so many real ones."""
@@ -84,7 +87,7 @@ class Cost:
 
 def reproduce_from(request: Request) -> dict[str, Any]:
     """Count, estimate, and write the tables and their page."""
-    every = [measure(curve) for curve in find_curves(request.sources)]
+    every = [measure(curve) for curve in find_settled(request.sources)]
     # The same run is kept in the folder of every item that shows it.
     measured = [*{replace(one, run=""): one for one in every}.values()]
     costs = count(_jobs(request.profile), measured)
@@ -143,8 +146,9 @@ Every figure and table together: {total["runs"]} runs, {total["real_steps"]:,} r
 {imagined:.2g} imagined steps, **{hours:,.0f} core-hours**{unknown}.
 Core-hours are those of the measured run below with the same method and preset, of the
 same task and horizon if there is one, per imagined step, or per real step where nothing
-is imagined. An empty cell was not measured; where it is the imagined steps', the total
-leaves them out, because how many there are is seen in a run.
+is imagined. Every iteration counts as the run's median one, so that pauses do not. An
+empty cell was not measured; where it is the imagined steps', the total leaves them out,
+because how many there are is seen in a run.
 
 {markdown_table(HEADER, [_row(cost) for cost in costs])}
 
@@ -194,7 +198,7 @@ def count(jobs: Iterable[Job], measured: Sequence[MeasuredRun]) -> list[Cost]:
     found = []
     for (algorithm, task, horizon), alike in groups.items():
         real = sum(job.total_steps or 0 for job in alike)
-        like = _like(measured, alike[0], horizon)
+        like = most_alike(measured, alike[0], horizon)
         counted = [planned_imagined_steps(job) for job in alike]
         imagined: int | None = sum(steps or 0 for steps in counted)
         if None in counted:
@@ -206,9 +210,8 @@ def count(jobs: Iterable[Job], measured: Sequence[MeasuredRun]) -> list[Cost]:
 
 def measure(curve: Curve) -> MeasuredRun:
     """What a run cost."""
-    spec = curve.run.spec
-    versions = curve.run.path / VERSIONS
-    starts = json.loads(versions.read_bytes()) if versions.exists() else []
+    spec, seconds = curve.run.spec, curve.column("iteration_seconds")
+    starts = curve.run.starts()
     return MeasuredRun(
         run=curve.run.path.name,
         algorithm=spec.algorithm,
@@ -219,6 +222,7 @@ def measure(curve: Curve) -> MeasuredRun:
         imagined_steps=int(curve.rows[-1].get("imagined_steps", 0)),
         hours=curve.hours,
         cores=starts[-1].get("usable_cores") if starts else None,
+        typical_hours=len(curve.rows) * float(np.nanmedian(seconds)) / 3600,
     )
 
 
@@ -232,19 +236,22 @@ def planned_imagined_steps(job: Job) -> int | None:
         "meppo": lambda: config.updates,
         "metrpo": lambda: config.updates,
         "slbo": lambda: config.rounds * config.policy_updates,
+        # Before and after every inner step, and once more for the policies that act.
+        "mbmpo": lambda: (2 * config.updates + 1) * config.tasks,
     }.get(job.algorithm)
     if updates is None:
         return None
+    imagined = config.imagination.horizon(horizon)
     iterations = math.ceil((job.total_steps or 0) / (config.trajectories * horizon))
-    steps = iterations * updates() * config.imagination.trajectories * horizon
+    steps = iterations * updates() * config.imagination.trajectories * imagined
     if job.algorithm == "pombu":
         # The first iteration has no model yet, and explores without one.
         explorers = config.exploration.policies * config.exploration.trajectories
-        steps += max(iterations - 1, 0) * explorers * horizon
+        steps += max(iterations - 1, 0) * explorers * imagined
     return int(steps)
 
 
-def _like(
+def most_alike(
     measured: Sequence[MeasuredRun], job: Job, horizon: int
 ) -> MeasuredRun | None:
     """The measured run that tells most: on the same task if any, and long."""

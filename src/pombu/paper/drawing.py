@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from pombu.analysis.plots import BLACK, GREY, grid, thousands
+from pombu.analysis.statistics import interval
 from pombu.paper.experiments import Arm, Panel
 from pombu.paper.panel_runs import Group, Results
 
@@ -20,7 +21,8 @@ def draw_returns(
 ) -> Figure:
     """Return by real steps, one axis per panel and one legend below all of them.
 
-    A panel without any run has no axis; the item's line says that it is missing.
+    A panel without any run has no axis; the item's line says that it is missing. Where
+    the panels' arms differ but look alike, every axis has a legend of its own.
 
     Args:
         results: what to draw.
@@ -32,7 +34,7 @@ def draw_returns(
     panels = [panel for panel in results.panels if results.of(panel)]
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
-    width, height = (5.2, 3.4) if len(panels) == 1 else (3.6, 2.9)
+    width, height = (5.6, 3.8) if len(panels) == 1 else (4.3, 3.2)
     figure, axes = grid(rows, columns, width=width, height=height)
     for panel, axis in zip(panels, axes.flat, strict=False):
         draw_panel(axis, panel, results.of(panel), seeds, published)
@@ -40,14 +42,20 @@ def draw_returns(
         axis.set_axis_off()
     for row in axes:
         row[0].set_ylabel("return")
-    add_legend(figure, results, published)
+    shared = not _looks_clash(results.groups)
+    if not shared:
+        for panel, axis in zip(panels, axes.flat, strict=False):
+            axis.legend(
+                handles=_lines(results.of(panel)), loc="lower center", fontsize=8
+            )
+    add_legend(figure, results.groups if shared else (), published, results.groups)
     return figure
 
 
 def draw_panel(
     axis: Any, panel: Panel, groups: Sequence[Group], seeds: bool, published: bool
 ) -> None:
-    """One task: curves, "max" lines and the paper's numbers."""
+    """One task: curves, "max" lines, final returns and the paper's numbers."""
     for group in groups:
         if group.arm.extended:
             draw_max(axis, group)
@@ -56,7 +64,7 @@ def draw_panel(
         else:
             draw_band(axis, group)
     if published:
-        draw_published(axis, panel)
+        draw_finals(axis, panel, groups)
     note = f"{STAND_IN_NOTE}, " if panel.preset == "smoke" else ""
     axis.set_title(f"{panel.title}\n({note}{count_seeds(groups)})")
     axis.set_xlabel("real steps")
@@ -67,12 +75,11 @@ def draw_band(
     axis: Any, group: Group, metric: str = "return_real", by: str = "real_steps"
 ) -> None:
     """The mean over seeds, and one standard deviation to both sides."""
-    look = {"color": group.arm.colour, "linestyle": group.arm.line}
     aligned = group.aligned(metric, by)
     if aligned is None:
         return
     mean, std = aligned.mean, aligned.std
-    axis.plot(aligned.steps, mean, **look)
+    axis.plot(aligned.steps, mean, **group.arm.look)
     if len(group.curves) > 1:
         axis.fill_between(
             aligned.steps,
@@ -110,28 +117,43 @@ def at_best_mean(group: Group) -> np.ndarray:
     return np.asarray(aligned.values[:, int(np.argmax(aligned.mean))])
 
 
-def draw_published(axis: Any, panel: Panel) -> None:
-    """The paper's numbers as diamonds with their standard deviation, beside the end."""
-    arms = [arm for arm in panel.arms if arm.label in panel.published]
-    if not arms:
-        return
-    gap = 0.035 * panel.total_steps
+def draw_finals(axis: Any, panel: Panel, groups: Sequence[Group]) -> None:
+    """Beside the end, arm by arm: our final return and the paper's.
+
+    Ours is a dot with the bootstrap interval of its mean, where there are seeds enough
+    for one; the paper's is a diamond with its standard deviation.
+    """
+    ours = {group.arm.label: group for group in groups if not group.arm.extended}
+    arms = [a for a in panel.arms if a.label in ours or a.label in panel.published]
+    gap = 0.04 * panel.total_steps
     for i, arm in enumerate(arms, 1):
-        theirs = panel.published[arm.label]
-        axis.errorbar(
-            panel.total_steps + i * gap,
-            theirs.mean,
-            theirs.std,
-            color=arm.colour,
-            marker="D",
-            markersize=4,
-            markerfacecolor="white",
-            elinewidth=1,
-            capsize=2,
-        )
+        place = panel.total_steps + i * gap
+        if arm.label in ours:
+            _draw_interval(axis, place, ours[arm.label])
+        if arm.label in panel.published:
+            theirs = panel.published[arm.label]
+            axis.errorbar(
+                place + 0.3 * gap,
+                theirs.mean,
+                theirs.std,
+                color=arm.colour,
+                marker="D",
+                markersize=4,
+                markerfacecolor="white",
+                elinewidth=1,
+                capsize=2,
+            )
     axis.axvline(panel.total_steps + gap / 2, color=GREY, linewidth=0.6)
+    axis.set_xlim(-0.02 * panel.total_steps, panel.total_steps + (len(arms) + 1) * gap)
     ticks = [tick for tick in axis.get_xticks() if 0 <= tick <= panel.total_steps]
     axis.set_xticks(ticks)
+
+
+def _draw_interval(axis: Any, place: float, group: Group) -> None:
+    found = interval(lambda finals: float(finals.mean()), group.finals[:, None])
+    if found.low is not None and found.high is not None:
+        axis.vlines(place, found.low, found.high, color=group.arm.colour, linewidth=1.4)
+    axis.plot(place, found.value, "o", color=group.arm.colour, markersize=3.5)
 
 
 def count_seeds(groups: Sequence[Group]) -> str:
@@ -145,13 +167,44 @@ def count_seeds(groups: Sequence[Group]) -> str:
     )
 
 
-def add_legend(figure: Figure, results: Results, published: bool) -> None:
-    """One legend for all axes, below them."""
+def add_legend(
+    figure: Figure,
+    groups: Sequence[Group],
+    published: bool,
+    all_groups: Sequence[Group] = (),
+) -> None:
+    """One legend for all axes, below them.
+
+    Args:
+        figure: with axes that are drawn already.
+        groups: whose lines are named.
+        published: whether final returns stand beside the curves' ends.
+        all_groups: what is drawn, where that is more than is named.
+    """
+    handles = _lines(groups)
+    drawn = [group for group in (all_groups or groups) if group.curves]
+    if published and drawn:
+        handles.append(_mark("o", "ours, 95 % interval", BLACK))
+    if published and any(group.panel.published for group in drawn):
+        handles.append(_mark("D", "the paper's, ± std", "white"))
+    if not handles:
+        return
+    # An inch holds some fourteen letters; more columns would be cut off.
+    widest = max(len(str(handle.get_label())) for handle in handles)
+    columns = int(figure.get_figwidth() / (0.55 + widest / 16))
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=max(min(len(handles), columns), 1),
+    )
+
+
+def _lines(groups: Sequence[Group]) -> list[Line2D]:
     drawn: dict[str, Arm] = {}
-    for group in results.groups:
+    for group in groups:
         if group.curves:
             drawn.setdefault(group.arm.label, group.arm)
-    handles = [
+    return [
         Line2D(
             [],
             [],
@@ -161,22 +214,26 @@ def add_legend(figure: Figure, results: Results, published: bool) -> None:
         )
         for arm in drawn.values()
     ]
-    if published and any(panel.published for panel in results.panels):
-        handles.append(
-            Line2D(
-                [],
-                [],
-                color=BLACK,
-                marker="D",
-                markersize=4,
-                markerfacecolor="white",
-                linestyle="",
-                label="the paper's final number",
-            )
-        )
-    # An entry takes a bit more than an inch; more of them would be cut off.
-    columns = min(len(handles), int(figure.get_figwidth() / 1.15))
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+
+
+def _mark(marker: str, label: str, face: str) -> Line2D:
+    return Line2D(
+        [],
+        [],
+        color=BLACK,
+        marker=marker,
+        markersize=4,
+        markerfacecolor=face,
+        linestyle="",
+        label=label,
+    )
+
+
+def _looks_clash(groups: Sequence[Group]) -> bool:
+    """Whether two arms with different names have the same colour and line."""
+    arms = [group.arm for group in groups if group.curves and not group.arm.extended]
+    looks = {arm.label: repr(arm.look) for arm in arms}
+    return len(set(looks.values())) < len(looks)
 
 
 def draw_table(

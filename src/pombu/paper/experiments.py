@@ -53,6 +53,13 @@ class Arm:
     overrides: tuple[tuple[str, Any], ...] = ()
     extended: bool = False
     """Trained much longer, for the best it ever reaches: a "max" line."""
+    preset: Profile | None = None
+    """None is the panel's; an arm with one of its own keeps it but in `smoke`."""
+
+    @property
+    def look(self) -> dict[str, Any]:
+        """Colour and line."""
+        return {"color": self.colour, "linestyle": self.line}
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ class Panel:
             algorithm=arm.algorithm,
             env=self.env,
             seed=seed,
-            preset=self.preset,
+            preset=arm.preset or self.preset,
             total_steps=steps,
             overrides=arm.overrides,
         )
@@ -147,10 +154,16 @@ class Reproduction:
     """The numbers of `reproduce` in one line of the overview; pages have none."""
     reproduce_from: Callable[["Request"], dict[str, Any]] | None = None
     """Does the whole work from runs that exist."""
+    redraw: Callable[[Profile, Path, Path], dict[str, Any]] | None = None
+    """What `reproduce` does, out of the first folder, in which it was done before, into
+    the second one, without the long computation."""
 
 
 def at(
-    profile: Profile, panel: Panel, steps: int = 100_000, seeds: Sequence[int] = (0,)
+    profile: Profile,
+    panel: Panel,
+    steps: int = 100_000,
+    seeds: Sequence[int] = (0, 1, 2),
 ) -> Panel:
     """A panel at a profile's scale; `steps` and `seeds` are those of `fast`."""
     if profile == "paper":
@@ -165,6 +178,7 @@ def at(
     return replace(
         panel,
         env=replace(panel.env, id=STAND_IN, horizon=horizon, alive_bonus=None),
+        arms=tuple(replace(arm, preset=None) for arm in panel.arms),
         total_steps=2 * SMOKE_STEPS if long else SMOKE_STEPS,
         seeds=(0, 1),
         preset="smoke",
@@ -199,16 +213,24 @@ def published_by_label(
     return found
 
 
-def alpha_arms(values: Sequence[float]) -> tuple[Arm, ...]:
+def alpha_arms(
+    values: Sequence[float], overrides: tuple[tuple[str, Any], ...] = ()
+) -> tuple[Arm, ...]:
     """POMBU with other penalties, in colours from dark to light.
 
-    Where the preset lets alpha give way (`minimum_kl`), it may here as well.
+    alpha is held, as in every preset: `minimum_kl` is None.
     """
     # Five steps of cividis, which every kind of colour vision orders.
     shades = ("#00224E", "#3E4C6E", "#7C7B78", "#B9AC70", "#E8CE3C")
     lines = ("-", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), "--")
     return tuple(
-        Arm(f"α = {value:g}", "pombu", shades[i], lines[i], (("alpha", value),))
+        Arm(
+            f"α = {value:g}",
+            "pombu",
+            shades[i],
+            lines[i],
+            (("alpha", value), *overrides),
+        )
         for i, value in enumerate(values)
     )
 

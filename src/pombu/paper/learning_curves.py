@@ -6,13 +6,14 @@ list of reproductions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from pombu.analysis.plots import BLACK, BLUE, VERMILLION, grid, thousands
 from pombu.envs import EnvConfig
+from pombu.envs.config import NoiseKind
 from pombu.paper import Profile
 from pombu.paper.drawing import (
     STAND_IN_NOTE,
@@ -56,7 +57,19 @@ TASK_STEPS = {
 """Real steps of Figure 2: iterations x trajectories x 200 of the paper's Table 5."""
 FAST_STEPS = {"Swimmer": 50_000}
 ALL_METHODS = (POMBU, MEPPO, METRPO, SLBO, SAC, PPO, SAC_MAX, PPO_MAX)
+ABLATION_STEPS = 50_000
+"""Real steps of `fast` where POMBU is compared with itself."""
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""The paper's, in units of scaled reward."""
+FAST_ALPHAS = (0.0, 0.025, 0.05, 0.1, 0.2)
+"""The same question in the unit of `fast`, whose own value is in the middle."""
+REWARD_UNITS = (("returns.uncertainty_units", "reward"), ("returns.variance_clip", 5.0))
+"""With these, alpha means in `fast` what it means in the paper."""
+NOISES: dict[NoiseKind, str] = {
+    "gaussian": "normal (text)",
+    "uniform": "uniform (code)",
+}
+"""The paper's text adds normal noise, its published code uniform noise."""
 MOMENT = 100_000
 """Real steps after which Figure 4 compares seeds."""
 EXPLORATION_SEEDS = 5
@@ -79,10 +92,16 @@ TRAINING_METRICS = (
     "entropy",
     "kl",
     "penalty",
-    "p_improve",
+    "p_improve_ratio",
     "return_model",
     "return_real",
 )
+TRAINING_TITLES = {
+    "p_improve_ratio": "p_improve: L_clip / L_std",
+    "return_model": "return_model (imagined)",
+    "return_real": "return_real",
+}
+"""The published code plots the ratio under the name p_improve."""
 PETS_U = Arm("PETS-U", "pets", VERMILLION, "-", (("kappa", 1.0),))
 STEVE_U = Arm("STEVE-U", "steve", VERMILLION, "-", (("weighting", "bellman"),))
 
@@ -106,17 +125,26 @@ def task_panels(profile: Profile) -> list[Panel]:
                 published=numbers.get(task, {}),
             ),
             FAST_STEPS.get(task, 100_000),
-            (0, 1, 2) if task == "HalfCheetah" else (0,),
         )
         for task, steps in TASK_STEPS.items()
     ]
 
 
 def alpha_panels(profile: Profile) -> list[Panel]:
-    """Figure 3 and Appendix D: one panel, with an arm per alpha."""
+    """Figure 3 and Appendix D: an arm per alpha.
+
+    `fast` asks twice: in the paper's unit, and in its own, where the standard deviation
+    of the advantages is 1.
+    """
     env = EnvConfig("HalfCheetah")
-    panel = Panel("HalfCheetah, H = 200", env, alpha_arms(ALPHAS), 200_000)
-    return [at(profile, panel, seeds=(0, 1))]
+    if profile != "fast":
+        panel = Panel("HalfCheetah, H = 200", env, alpha_arms(ALPHAS), 200_000)
+        return [at(profile, panel)]
+    panels = (
+        Panel("α in units of reward", env, alpha_arms(ALPHAS, REWARD_UNITS), 200_000),
+        Panel("α in units of advantage", env, alpha_arms(FAST_ALPHAS), 200_000),
+    )
+    return [at(profile, panel, ABLATION_STEPS) for panel in panels]
 
 
 def exploration_panels(profile: Profile) -> list[Panel]:
@@ -129,33 +157,41 @@ def exploration_panels(profile: Profile) -> list[Panel]:
         seeds=tuple(range(EXPLORATION_SEEDS)),
         paper_seeds=EXPLORATION_SEEDS,
     )
-    return [at(profile, panel, seeds=(0, 1, 2))]
+    return [at(profile, panel, ABLATION_STEPS)]
 
 
 def robustness_panels(profile: Profile) -> list[Panel]:
-    """Figure 5: noise, and a long horizon."""
+    """Figure 5: noise in both readings, and a long horizon."""
     arms = (POMBU, METRPO)
-    env = EnvConfig("HalfCheetah")
-    noise, horizon = replace(env, observation_noise=0.1), replace(env, horizon=1000)
-    noisy = Panel("HalfCheetah, σ = 0.1", noise, arms, 200_000)
+    noisy = [
+        Panel(f"HalfCheetah, {words}", env, arms, 200_000) for env, words in _noisy(0.1)
+    ]
+    horizon = EnvConfig("HalfCheetah", horizon=1000)
     long = Panel("HalfCheetah, H = 1000", horizon, arms, 200_000)
-    return [at(profile, noisy), at(profile, long)]
+    return [at(profile, panel) for panel in (*noisy, long)]
 
 
 def noise_panels(profile: Profile) -> list[Panel]:
-    """Appendix E: the paper's three panels of noisy HalfCheetah."""
+    """Appendix E: noisy HalfCheetah, the paper's three panels in both readings."""
     compared = ((0.01, MEPPO), (0.1, MEPPO), (0.01, METRPO))
     return [
-        at(
-            profile,
-            Panel(
-                f"σ = {noise:g}, against {other.label}",
-                EnvConfig("HalfCheetah", observation_noise=noise),
-                (POMBU, other),
-                200_000,
-            ),
-        )
+        at(profile, Panel(f"{words}, {other.label}", env, (POMBU, other), 200_000))
+        for reading in NOISES
         for noise, other in compared
+        for env, words in _noisy(noise, (reading,))
+    ]
+
+
+def _noisy(
+    noise: float, readings: Sequence[NoiseKind] = get_args(NoiseKind)
+) -> list[tuple[EnvConfig, str]]:
+    """HalfCheetah with noise in each reading of it, and what it is called."""
+    return [
+        (
+            EnvConfig("HalfCheetah", observation_noise=noise, noise_kind=reading),
+            f"σ = {noise:g}, {NOISES[reading]}",
+        )
+        for reading in readings
     ]
 
 
@@ -172,7 +208,6 @@ def long_panels(profile: Profile) -> list[Panel]:
                 200_000,
                 published=published_by_label(arms, PUBLISHED_2[task]),
             ),
-            steps=200_000,
         )
         for task in ("HalfCheetah", "Ant", "Swimmer", "Walker2d")
     ]
@@ -186,7 +221,19 @@ def uncertainty_panels(profile: Profile) -> list[Panel]:
     env = EnvConfig("HalfCheetah")
     planned = Panel("PETS", env, (PETS, PETS_U), total_steps=20_000, preset="fast")
     expanded = Panel("STEVE", env, (STEVE, STEVE_U), total_steps=50_000, preset="fast")
-    return [at(profile, planned, 10_000), at(profile, expanded, 20_000)]
+    return [at(profile, planned, 10_000, (0,)), at(profile, expanded, 20_000, (0,))]
+
+
+def preset_panels(profile: Profile) -> list[Panel]:
+    """POMBU with the values of Appendix D beside the recommended ones."""
+    arms = (
+        replace(POMBU, label="POMBU, fast", preset="fast"),
+        Arm("POMBU, paper", "pombu", VERMILLION, (0, (5, 1)), preset="paper"),
+    )
+    theirs = {"POMBU, paper": PUBLISHED_1["pombu"]}
+    env = EnvConfig("HalfCheetah")
+    panel = Panel("HalfCheetah, H = 200", env, arms, 200_000, published=theirs)
+    return [at(profile, panel, seeds=(0,))]
 
 
 def draw_curves(results: Results) -> Mapping[str, Figure]:
@@ -212,7 +259,7 @@ def draw_exploration(results: Results) -> Mapping[str, Figure]:
     right.set_xlim(-0.6, len(groups) - 0.4)
     right.set_title(f"seeds after {thousands(step, 0)} real steps")
     right.set_ylabel("return")
-    add_legend(figure, results, published=False)
+    add_legend(figure, groups, published=False)
     return {"": figure}
 
 
@@ -248,13 +295,20 @@ def returns_at(group: Group, step: int) -> np.ndarray:
 
 
 def draw_training(results: Results) -> Mapping[str, Figure]:
-    """The paper's six quantities by iteration."""
-    (panel,) = results.panels
+    """The paper's six quantities by iteration; a picture for each unit of alpha."""
+    drawn = [panel for panel in results.panels if results.of(panel)]
+    return {
+        f"-{i + 1}" if i else "": _draw_training(results, panel)
+        for i, panel in enumerate(drawn)
+    }
+
+
+def _draw_training(results: Results, panel: Panel) -> Figure:
     figure, axes = grid(2, 3, width=3.0, height=2.5)
     for metric, axis in zip(TRAINING_METRICS, axes.flat, strict=True):
         for group in results.of(panel):
             draw_band(axis, group, metric, "iteration")
-        axis.set_title(metric)
+        axis.set_title(TRAINING_TITLES.get(metric, metric))
         axis.set_xlabel("iteration")
     low = min(axis.get_ylim()[0] for axis in axes[1, 1:])
     high = max(axis.get_ylim()[1] for axis in axes[1, 1:])
@@ -263,9 +317,10 @@ def draw_training(results: Results) -> Mapping[str, Figure]:
         axis.set_ylim(low, high)
     note = f"{STAND_IN_NOTE}, " if panel.preset == "smoke" else ""
     seeds = count_seeds(results.of(panel))
-    figure.suptitle(f"{panel.title} ({note}{seeds})", fontsize=10)
-    add_legend(figure, results, published=False)
-    return {"": figure}
+    task = "" if panel.title.startswith(panel.task) else f"{panel.task}, "
+    figure.suptitle(f"{task}{panel.title} ({note}{seeds})", fontsize=10)
+    add_legend(figure, results.of(panel), published=False)
+    return figure
 
 
 FIGURE_2 = Reproduction(
@@ -276,7 +331,7 @@ FIGURE_2 = Reproduction(
 )
 FIGURE_3 = Reproduction(
     "figure-3",
-    "Figure 3: the penalty alpha, 0 to 1 (fast: HalfCheetah, two seeds; hours)",
+    "Figure 3: the penalty alpha, 0 to 1 (fast: in two units, three seeds; hours)",
     "fast",
     Item(alpha_panels, draw_curves),
 )
@@ -288,15 +343,20 @@ FIGURE_4 = Reproduction(
 )
 FIGURE_5 = Reproduction(
     "figure-5",
-    "Figure 5: noise 0.1 and H = 1000 against ME-TRPO (fast: one seed; hours)",
+    "Figure 5: noise 0.1 and H = 1000 against ME-TRPO (fast: hours)",
     "fast",
-    Item(robustness_panels, lambda results: {"": draw_returns(results, seeds=True)}),
+    Item(
+        robustness_panels,
+        lambda results: {"": draw_returns(results, columns=3, seeds=True)},
+    ),
 )
 APPENDIX_TRAINING = Reproduction(
     "appendix-training",
     "Appendix D: entropy, KL, penalty and returns for each alpha (figure-3's runs)",
     "fast",
-    Item(alpha_panels, draw_training, metrics=(*TRAINING_METRICS, "alpha")),
+    Item(
+        alpha_panels, draw_training, metrics=(*TRAINING_METRICS, "p_improve", "alpha")
+    ),
 )
 APPENDIX_NOISE = Reproduction(
     "appendix-noise",
@@ -309,6 +369,12 @@ APPENDIX_LONG = Reproduction(
     "Appendix E: four tasks with H = 1000, against MEPPO (fast: a day)",
     "fast",
     Item(long_panels, draw_curves),
+)
+PAPER_BESIDE_FAST = Reproduction(
+    "paper-beside-fast",
+    "POMBU with Appendix D's settings beside `fast` (fast: one seed; hours)",
+    "fast",
+    Item(preset_panels, draw_curves),
 )
 UNCERTAINTY_INSIDE_CHEETAH = Reproduction(
     "uncertainty-inside-cheetah",

@@ -9,6 +9,8 @@ to the optimal policy and to its true values, so that what remains is the effect
 weighting or of kappa.
 """
 
+import contextlib
+import csv
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -79,6 +81,11 @@ class MisledSettings:
     """Real steps whose targets are compared."""
 
 
+COLUMNS = {
+    "point-pets": ("seed", "kappa", "return", "share_inside"),
+    "point-steve": ("seed", "where", "target", "rms_error", "bias"),
+}
+"""What the tables of both parts hold."""
 KAPPAS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 PROFILES: dict[Profile, MisledSettings] = {
     "smoke": MisledSettings((0,), (0.0, 1.0), 2, 60, 20, 60),
@@ -92,18 +99,43 @@ def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
     settings = PROFILES[profile]
     planned = [row for seed in settings.seeds for row in plan_by_kappa(seed, settings)]
     targets = [row for seed in settings.seeds for row in target_errors(seed, settings)]
-    tables = {
-        "point-pets": (("seed", "kappa", "return", "share_inside"), planned),
-        "point-steve": (("seed", "where", "target", "rms_error", "bias"), targets),
-    }
-    for name, (columns, rows) in tables.items():
-        plots.write_csv(out / f"{name}.csv", columns, rows)
+    return write(profile, out, planned, targets)
+
+
+def write(
+    profile: Profile,
+    out: Path,
+    planned: Sequence[tuple[Any, ...]],
+    targets: Sequence[tuple[Any, ...]],
+) -> dict[str, Any]:
+    """Draw and write everything."""
+    for name, rows in (("point-pets", planned), ("point-steve", targets)):
+        plots.write_csv(out / f"{name}.csv", COLUMNS[name], rows)
     with style():
         plots.save_figure(draw(planned, targets), out, "uncertainty-inside")
     numbers = summary(planned, targets)
     plots.write_json(out / "summary.json", numbers)
-    write_provenance(out, "uncertainty-inside", profile, settings)
+    write_provenance(out, "uncertainty-inside", profile, PROFILES[profile])
     return numbers
+
+
+def redraw(profile: Profile, kept: Path, out: Path) -> dict[str, Any]:
+    """The same from tables that were written before."""
+    planned, targets = (_read(kept / f"{name}.csv") for name in COLUMNS)
+    return write(profile, out, planned, targets)
+
+
+def _read(path: Path) -> list[tuple[Any, ...]]:
+    with path.open(newline="") as file:
+        _, *rows = csv.reader(file)
+    return [tuple(map(_value, row)) for row in rows]
+
+
+def _value(text: str) -> int | float | str:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def plan_by_kappa(seed: int, settings: MisledSettings) -> list[tuple[Any, ...]]:
@@ -426,4 +458,5 @@ UNCERTAINTY_INSIDE = Reproduction(
     "fast",
     reproduce=reproduce,
     tell=tell,
+    redraw=redraw,
 )

@@ -9,9 +9,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pombu.analysis.calibration_study import read as read_stages
+from pombu.analysis.calibration_study import text_of as stages_text
 from pombu.analysis.plots import markdown_table
 from pombu.errors import UsageError
 from pombu.paper import Profile
+from pombu.paper.claims import write_claims
 from pombu.paper.experiments import Reproduction
 from pombu.paper.point_experiment import FLAT, TIMED, stage_title
 from pombu.paper.point_figures import TITLES
@@ -38,21 +41,21 @@ WANTED = (0.5, 2.0)
 
 
 def write_overview(profile: Profile, out: Path) -> dict[str, Any]:
-    """Write the page; the profile makes no difference."""
-    items = [name for name in names() if name not in PAGES]
+    """Write the page; the profile is that of the runs that claims are judged by."""
     lines = read_lines(out)
-    done = [(n, line, at) for n in items for line, at in lines if line["item"] == n]
+    done = [(n, line, at) for n in names() for line, at in lines if line["item"] == n]
     rows = [
         (name, line["profile"], line["says"] + _note(line), f"[{folder}]({folder})")
         for name, line, folder in done
     ]
-    left = [name for name in items if all(name != one for one, *_ in done)]
+    have = {name for name, *_ in done}
+    left = [name for name in names() if name not in have and name not in PAGES]
     table = markdown_table(("item", "profile", "what came out", "folder"), rows)
-    parts = [OPENING, table]
+    parts = [OPENING, write_claims(profile, out), f"## Every item\n\n{table}"]
     parts += [_item_section(name, line, folder, out) for name, line, folder in done]
     parts += [_missing(left), _pages(out)]
     (out / "README.md").write_text("\n\n".join(filter(None, parts)) + "\n")
-    return {"done": sorted({name for name, *_ in done}), "missing": left}
+    return {"done": sorted(have), "missing": left}
 
 
 def read_lines(out: Path) -> list[tuple[dict[str, Any], str]]:
@@ -112,8 +115,11 @@ def write_uncertainty_page(profile: Profile, out: Path) -> dict[str, Any]:
         _opening(config, versions),
         _chain_part(chain),
         _histogram_part(scores),
+        *_code_part(folder / "figure-1-code"),
+        *_recalibrated_part(folder / "figure-1-recalibrated"),
         _independence_part(scores),
         _scatter_part(pairs),
+        *_stages_part(folder / "stages"),
     ]
     page.write_text("\n\n".join(parts) + "\n")
     return {
@@ -192,6 +198,93 @@ datasets.
 {verdicts}
 
 ![Coverage](uncertainty/figure-1/coverage.png)"""
+
+
+def _code_part(folder: Path) -> list[str]:
+    """Figure 1 as the published code reads it, once it was made."""
+    if not (folder / "calibration.json").exists():
+        return []
+    scores = json.loads((folder / "calibration.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
+    tables = "\n\n".join(_score_table(name, found) for name, found in scores.items())
+    medians = "\n".join(
+        f"- {TITLES.get(name, name)}, median over datasets of mean z²: "
+        + ", ".join(
+            f"{stage_title(stage)} {square:.3g}"
+            for stage, square in found["median_z_squared"].items()
+        )
+        for name, found in scores.items()
+    )
+    return [
+        f"""## Figure 1 as the published code reads it
+
+![Histograms of error over uncertainty](uncertainty/figure-1-code/figure-1-code.png)
+
+`{config["command"]}`: {config["settings"]["value_pool"]} trajectories are imagined once
+and every epoch passes over all of them, the last layer of the random policy is small,
+and the histogram ends at 2.5 with the rest rescaled; the share outside stands on it.
+
+{tables}
+
+{medians}"""
+    ]
+
+
+def _recalibrated_part(folder: Path) -> list[str]:
+    """One scale for sigma on datasets that it has not seen, once it was made."""
+    if not (folder / "recalibrated.json").exists():
+        return []
+    readings = json.loads((folder / "recalibrated.json").read_text())
+    rows = [
+        [
+            f"{TITLES.get(name, name)}, {'text' if reading == 'figure-1' else 'code'}",
+            stage_title(stage),
+            f"{min(found['scale'][stage]):.2f} to {max(found['scale'][stage]):.2f}",
+            *(
+                cell
+                for part in ("before", "after")
+                for cell in (
+                    f"{found[part][stage]['mean_z_squared']['mean']:.3g} "
+                    f"({found[part][stage]['median_z_squared']:.3g})",
+                    f"{found[part][stage]['coverage_90']['mean']:.0%}",
+                    f"{found[part][stage]['gaussian_nll']['mean']:.2f}",
+                )
+            ),
+        ]
+        for reading, tasks in readings.items()
+        for name, found in tasks.items()
+        for stage in found["scale"]
+    ]
+    numbers = ["mean z² (median)", "in 90 %", "NLL"]
+    after = [f"{number}, scaled" for number in numbers]
+    table = markdown_table(["", "V", "c", *numbers, *after], rows)
+    counts = " and ".join(
+        str(number)
+        for number in sorted(
+            {x["datasets"] for tasks in readings.values() for x in tasks.values()}
+        )
+    )
+    picture = "uncertainty/figure-1-recalibrated/figure-1-recalibrated.png"
+    return [
+        f"""## After recalibration
+
+![Mean z² of every dataset](uncertainty/figure-1-recalibrated/z-squared.png)
+
+One scale c for σ, with c² the mean z² of all *other* datasets (of {counts} per
+environment), each with its own policy, data and models. Of a perfect ensemble of five
+mean z² would be 1.5 (many independent steps) to 3 (one step), not 1. "In 90 %" is the
+share of errors in the 90 % interval.
+
+{table}
+
+![Histograms after recalibration]({picture})"""
+    ]
+
+
+def _stages_part(folder: Path) -> list[str]:
+    """Calibration of stored runs by training stage, once it was measured."""
+    table = folder / "calibration-study.csv"
+    return [stages_text(read_stages(table))] if table.exists() else []
 
 
 def _score_table(name: str, found: dict[str, Any]) -> str:

@@ -7,25 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from pombu.algorithms.registry import defaults
 from pombu.analysis.curves import Curve, find_curves
 from pombu.analysis.statistics import Aligned, align
-from pombu.envs import CATALOGUE, EnvConfig
 from pombu.errors import StoppedError
 from pombu.paper import Profile
 from pombu.paper.experiments import Arm, Item, Panel
 from pombu.studies.backends import BackendOptions
+from pombu.studies.held import answers, departed, find_settled
 from pombu.studies.study import Job, Watcher, longest, plan, run_study
 from pombu.training import config_file
 from pombu.training.config_file import flat
-from pombu.training.run import RunSpec
-
-DISTINGUISHING = (
-    *("alpha", "minimum_kl", "beta", "exploration.policies"),
-    *("model.kind", "model.reward", "returns.uncertainty_units"),
-    *("draw", "stop_rule.use", "kappa", "weighting"),
-)
-"""Options by which a run of the same algorithm and preset is another experiment."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +146,7 @@ def gather_results(
         UsageError: A source is no run folder.
         StoppedError: Someone asked to stop while runs were trained.
     """
-    known = [*find_curves(request.sources)]
+    known = find_settled(request.sources)
     if request.runs.is_dir():
         known += find_curves([request.runs])
     if request.train:
@@ -164,6 +155,8 @@ def gather_results(
         ]
         missing = [job for job in jobs if not _is_as_asked(choose(job, known), job)]
         if missing:
+            # The first seeds of all come before the second of any.
+            missing.sort(key=lambda job: job.seed)
             planned = plan(longest(missing), request.runs)
             backend = request.backend.open()
             outcome = run_study(planned, request.runs, backend, watcher)
@@ -172,13 +165,31 @@ def gather_results(
                     "Stopped, and the runs are saved: the same command goes on.",
                     outcome.signal,
                 )
-            known = [*find_curves(request.sources), *find_curves([request.runs])]
-    groups = tuple(
+            known = [*find_settled(request.sources), *find_curves([request.runs])]
+    return Results(request.profile, find_groups(panels, known))
+
+
+def find_groups(panels: Sequence[Panel], known: Sequence[Curve]) -> tuple[Group, ...]:
+    """The seeds of every arm, as far as runs are known."""
+    return tuple(
         Group(panel, arm, _curves(panel, arm, known))
         for panel in panels
         for arm in panel.arms
     )
-    return Results(request.profile, groups)
+
+
+def departures(results: Results) -> dict[str, list[str]]:
+    """For each run, the settings in which it differs from what a new one would have."""
+    found: dict[str, list[str]] = {}
+    for group in results.groups:
+        for job in group.panel.jobs(group.arm):
+            wanted = flat(config_file.to_json(job.config()))
+            for curve in group.curves:
+                if curve.run.spec.seed != job.seed:
+                    continue
+                if differ := departed(curve.run.spec, wanted):
+                    found[job.name] = differ
+    return found
 
 
 def choose(job: Job, known: Sequence[Curve]) -> Curve | None:
@@ -195,48 +206,6 @@ def choose(job: Job, known: Sequence[Curve]) -> Curve | None:
         return _is_whole(curve, job), -departures, curve.rows[-1]["real_steps"]
 
     return max(fitting, key=merit, default=None)
-
-
-def departed(spec: RunSpec, config: dict[str, object]) -> list[str]:
-    """Settings in which a run differs from what a new one would have."""
-    have = {**defaults(spec.algorithm), **flat(spec.config)}
-    return [
-        f"{key} = {have[key]}"
-        for key in config
-        if not key.startswith("env.") and have[key] != config[key]
-    ]
-
-
-def answers(spec: RunSpec, job: Job, config: dict[str, object]) -> bool:
-    """Whether a run is what a job asks for.
-
-    Algorithm, preset, seed and environment must be the same, and so must every option
-    that is overridden or tells experiments apart; other values of a preset may have
-    changed between versions. What a run does not say, because its version did not know
-    of it, is the algorithm's default.
-    """
-    asked = (job.algorithm, job.preset, job.seed)
-    if (spec.algorithm, spec.preset, spec.seed) != asked:
-        return False
-    have = {**defaults(spec.algorithm), **flat(spec.config)}
-    keys = [key for key, _ in job.overrides] + [
-        k for k in DISTINGUISHING if k in config
-    ]
-    if any(have[key] != config[key] for key in keys):
-        return False
-    return _environment(have) == _environment(config)
-
-
-def _environment(config: dict[str, object]) -> tuple[object, ...]:
-    """What an environment is, with defaults written out."""
-    name = config["env.id"]
-    own = next((entry.horizon for entry in CATALOGUE if entry.id == name), None)
-    # What a run does not say, because its version did not know of it, is the default.
-    given = {**EnvConfig().options, "horizon": own, "alive_bonus": 0.0}
-    for option, usual in given.items():
-        said = config.get(f"env.{option}")
-        given[option] = usual if said is None else said
-    return name, *given.values()
 
 
 def _is_whole(curve: Curve | None, job: Job) -> bool:

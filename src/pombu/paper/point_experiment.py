@@ -7,6 +7,7 @@ stop and go on.
 import csv
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from numpy import ndarray
 
 from pombu.analysis import plots
 from pombu.envs import load
+from pombu.errors import UsageError
 from pombu.nn import MLP
 from pombu.paper.point_model import (
     GAMMA,
@@ -41,6 +43,8 @@ from pombu.uncertainty.algorithm1 import local_uncertainty, propagate
 
 SHARED = ("environments", "datasets")
 """Settings that say which datasets there are, not what one of them is."""
+LATER = {"policy_scale": 1.0, "value_pool": 0}
+"""Settings that came later: at these values a dataset is what it was before them."""
 FLAT = "flat"
 """The stage at which the loss of the paper's V(s) is flat."""
 TIMED = "timed"
@@ -103,6 +107,25 @@ def run_datasets(
     finally:
         workers.close()
     return outcomes
+
+
+def take_datasets(settings: PointSettings, kept: Path, folder: Path) -> None:
+    """Copy the datasets of an earlier run with the same settings.
+
+    Raises:
+        UsageError: It does not have all of them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for environment in settings.environments:
+        for dataset in range(settings.datasets):
+            if restore_outcome(settings, environment, dataset, kept) is None:
+                raise UsageError(
+                    f"{kept} has no {_name(environment, dataset)} with today's "
+                    "settings: leave --from out to measure it again."
+                )
+            for path in kept.glob(f"{_name(environment, dataset)}.*"):
+                if path.resolve() != (folder / path.name).resolve():
+                    shutil.copyfile(path, folder / path.name)
 
 
 def measure_dataset(
@@ -245,7 +268,11 @@ def _name(environment: str, dataset: int) -> str:
 
 def _identity(settings: PointSettings) -> dict[str, Any]:
     """The settings as they come back from JSON, without those that are shared."""
-    kept = {k: v for k, v in asdict(settings).items() if k not in SHARED}
+    kept = {
+        k: v
+        for k, v in asdict(settings).items()
+        if k not in SHARED and not (k in LATER and v == LATER[k])
+    }
     plain: dict[str, Any] = json.loads(json.dumps(kept))
     return plain
 

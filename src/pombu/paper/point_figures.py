@@ -2,12 +2,18 @@
 
 The paper's setting trains V for a few epochs, which are few gradient steps. Beside it
 stand V trained until its loss is flat, and a V that knows the step, trained likewise.
+
+What an epoch is can be read both ways: `figure-1` is the text's reading,
+`figure-1-code` the published code's (`as_published`), whose histograms also leave out
+what lies beyond 2.5.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -23,58 +29,121 @@ from pombu.paper.point_experiment import (
     PointOutcome,
     run_datasets,
     stage_title,
+    take_datasets,
 )
-from pombu.paper.point_model import POINT_PROFILES, PointSettings
+from pombu.paper.point_model import POINT_PROFILES, PointSettings, as_published
 from pombu.paper.reproduce import write_provenance
 from pombu.uncertainty.calibration import (
     calibration,
     coverage_curve,
+    expected_z_squared,
     over_datasets,
     summarise,
     z_scores,
 )
 
 BINS = np.linspace(-4, 4, 41)
+PUBLISHED_BINS = np.linspace(-2.5, 2.5, 26)
+"""The published code's: what lies outside is left out, and the rest sums to 1."""
+BY_CHANCE = 2000
+"""Pairs of error and uncertainty that a scatter shows, of all datasets together."""
+Outcomes = Mapping[str, Sequence[PointOutcome]]
+"""By environment."""
 COLORS = {FLAT: GREEN, TIMED: ORANGE}
 TITLES = {"Point2D": "2D-point", "Point3D": "3D-point"}
 
 
-def reproduce_histograms(profile: Profile, out: Path) -> dict[str, Any]:
-    """Run the experiment, then score, draw and write everything."""
-    settings = POINT_PROFILES[profile]
+def reproduce_histograms(
+    profile: Profile, out: Path, name: str = "figure-1"
+) -> dict[str, Any]:
+    """Run the experiment in one of its readings, then score, draw and write."""
+    settings = settings_of(name, profile)
+    bins = BINS if name == READINGS[0] else PUBLISHED_BINS
     outcomes = run_datasets(settings, out / "datasets", _print_progress)
     by_environment = {
         name: [o for o in outcomes if o.environment == name]
         for name in settings.environments
     }
-    scores = {name: calibration_scores(found) for name, found in by_environment.items()}
+    scores = {task: calibration_scores(found) for task, found in by_environment.items()}
     with style():
-        plots.save_figure(draw_histograms(by_environment), out, "figure-1")
+        plots.save_figure(draw_histograms(by_environment, bins), out, name)
         plots.save_figure(draw_coverage(by_environment), out, "coverage")
+        plots.save_figure(draw_all_pairs(by_environment), out, "scatter")
     plots.write_csv(
         out / "histograms.csv",
         ("environment", "stage", "left", "right", "density"),
-        _histogram_rows(by_environment),
+        histogram_rows(by_environment, bins),
     )
     plots.write_json(out / "calibration.json", scores)
-    write_provenance(out, "figure-1", profile, settings)
+    write_provenance(out, name, profile, settings)
     return {
-        name: {
-            stage: found["stages"][stage]["mean_z_squared"]["mean"]
+        task: {
+            stage: {
+                "mean": found["stages"][stage]["mean_z_squared"]["mean"],
+                "median": found["median_z_squared"][stage],
+            }
             for stage in found["stages"]
         }
-        for name, found in scores.items()
+        for task, found in scores.items()
     }
+
+
+def ratios(outcome: PointOutcome, stage: str) -> np.ndarray:
+    """z = error / sigma of every start state."""
+    return z_scores(outcome.error, outcome.sigma[stage])
+
+
+def scores_by_stage(outcomes: Sequence[PointOutcome]) -> dict[str, Any]:
+    """Scores by stage, with medians over datasets and the coverage of 90 %."""
+    return {
+        stage: {
+            **{
+                name: asdict(interval)
+                for name, interval in summarise(
+                    [(o.error, o.sigma[stage]) for o in outcomes]
+                ).items()
+            },
+            "median_z_squared": median_z_squared(outcomes, stage),
+            "coverage_90": asdict(over_datasets([covered(o, stage) for o in outcomes])),
+        }
+        for stage in outcomes[0].sigma
+    }
+
+
+def covered(outcome: PointOutcome, stage: str) -> float:
+    """Share of the errors in the 90 % interval."""
+    return float(np.mean(np.abs(ratios(outcome, stage)) <= NormalDist().inv_cdf(0.95)))
+
+
+def median_z_squared(outcomes: Sequence[PointOutcome], stage: str) -> float:
+    """Median over datasets of mean z^2: one bad dataset does not decide it."""
+    return float(np.median([np.mean(ratios(o, stage) ** 2) for o in outcomes]))
+
+
+READINGS = ("figure-1", "figure-1-code")
+"""Of the text, and of the published code."""
+
+
+def settings_of(reading: str, profile: Profile) -> PointSettings:
+    """The experiment in one of its readings."""
+    settings = POINT_PROFILES[profile]
+    return settings if reading == READINGS[0] else as_published(settings)
 
 
 def tell_histograms(numbers: dict[str, Any]) -> str:
     """How far from calibrated every stage is."""
     told = [
         f"{TITLES[name]}: "
-        + ", ".join(f"{stage_title(k)} {value:.3g}" for k, value in stages.items())
+        + ", ".join(
+            f"{stage_title(k)} {value['mean']:.3g} (median {value['median']:.3g})"
+            for k, value in stages.items()
+        )
         for name, stages in numbers.items()
     ]
-    return f"mean of (error/σ)², which should be 1, by training of V: {'; '.join(told)}"
+    return (
+        "mean of (error/σ)² over datasets, 1.5 to 3 for a perfect ensemble of five, by "
+        f"training of V: {'; '.join(told)}"
+    )
 
 
 def calibration_scores(outcomes: Sequence[PointOutcome]) -> dict[str, Any]:
@@ -104,6 +173,13 @@ def calibration_scores(outcomes: Sequence[PointOutcome]) -> dict[str, Any]:
             ]
             for stage in outcomes[0].sigma
         },
+        "median_z_squared": {
+            stage: median_z_squared(outcomes, stage) for stage in outcomes[0].sigma
+        },
+        "spearman_by_dataset": {
+            stage: [calibration(o.error, o.sigma[stage]).spearman for o in outcomes]
+            for stage in outcomes[0].sigma
+        },
         "member_variance_over_u": asdict(over_datasets(ratios)),
         "member_variance_over_u_by_dataset": ratios,
         "squared_error_over_member_variance": asdict(over_datasets(shrinkage)),
@@ -117,23 +193,33 @@ def calibration_scores(outcomes: Sequence[PointOutcome]) -> dict[str, Any]:
     }
 
 
-def draw_histograms(by_environment: dict[str, list[PointOutcome]]) -> Figure:
-    """Rows are environments, columns value epochs, the last one the flat V."""
+def draw_histograms(by_environment: Outcomes, bins: np.ndarray = BINS) -> Figure:
+    """Rows are environments, columns value epochs, the last ones the flat Vs.
+
+    The dotted line is what a perfect ensemble of as many members would have: z^2 of 1
+    is not to be expected of few.
+    """
+    members = len(next(iter(by_environment.values()))[0].model_loss)
+    expected = expected_z_squared(members, np.inf)
     stages = list(next(iter(by_environment.values()))[0].sigma)
     figure, axes = grid(
         len(by_environment), len(stages), width=2.3, height=2.3, sharex=True
     )
-    x = np.linspace(BINS[0], BINS[-1], 200)
+    x = np.linspace(bins[0], bins[-1], 200)
     for row, (name, outcomes) in zip(axes, by_environment.items(), strict=True):
         for ax, stage in zip(row, stages, strict=True):
-            z, density = _density(outcomes, stage)
+            z, density = _density(outcomes, stage, bins)
             color = COLORS.get(stage, BLUE)
-            ax.stairs(density, BINS, fill=True, color=color, alpha=0.55)
-            normal = np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
-            ax.plot(x, normal, color=VERMILLION, ls="--", lw=1.5, label="N(0, 1)")
-            beyond = np.mean(np.abs(z) > BINS[-1])
+            ax.stairs(density, bins, fill=True, color=color, alpha=0.55)
+            for square, line in ((1.0, "--"), (expected, ":")):
+                normal = np.exp(-(x**2) / (2 * square)) / np.sqrt(2 * np.pi * square)
+                label = f"N(0, {square:g})"
+                ax.plot(x, normal, color=VERMILLION, ls=line, lw=1.5, label=label)
+            beyond = np.mean(np.abs(z) > bins[-1])
             ax.set_title(stage_title(stage))
-            note = f"mean z² {np.mean(z**2):.3g}\n{beyond:.0%} outside"
+            middle = median_z_squared(outcomes, stage)
+            note = f"mean z² {np.mean(z**2):.3g}\nmedian {middle:.3g}"
+            note += f"\n{beyond:.0%} outside"
             ax.text(0.03, 0.97, note, transform=ax.transAxes, va="top", fontsize=7.5)
             ax.set_ylim(0, max(0.62, 1.25 * density.max()))
         row[0].set_ylabel(f"{TITLES.get(name, name)}\ndensity")
@@ -143,7 +229,46 @@ def draw_histograms(by_environment: dict[str, list[PointOutcome]]) -> Figure:
     return figure
 
 
-def draw_coverage(by_environment: dict[str, list[PointOutcome]]) -> Figure:
+def draw_all_pairs(by_environment: Outcomes) -> Figure:
+    """Error against uncertainty over all datasets, each in units of its own spread.
+
+    Datasets differ in the size of everything, and would rank states by that alone: both
+    numbers are divided by the dataset's mean sigma.
+    """
+    stages = list(next(iter(by_environment.values()))[0].sigma)
+    figure, axes = grid(
+        len(by_environment), len(stages), width=2.3, height=2.3, sharey="row"
+    )
+    rng = np.random.default_rng(0)
+    for row, (name, outcomes) in zip(axes, by_environment.items(), strict=True):
+        share = max(1, BY_CHANCE // len(outcomes))
+        chosen = [rng.permutation(len(o.error))[:share] for o in outcomes]
+        for ax, stage in zip(row, stages, strict=True):
+            for o, i in zip(outcomes, chosen, strict=True):
+                unit = o.sigma[stage].mean()
+                size = float(np.sqrt(np.mean(o.error**2)))
+                ax.scatter(
+                    o.sigma[stage][i] / unit,
+                    o.error[i] / size,
+                    s=3,
+                    alpha=0.3,
+                    color=COLORS.get(stage, BLUE),
+                    linewidths=0,
+                )
+            ranks = [calibration(o.error, o.sigma[stage]).spearman for o in outcomes]
+            note = (
+                f"Spearman {np.mean(ranks):.2f}\nmedian {np.median(ranks):.2f}\n"
+                f"above 0 in {np.sum(np.array(ranks) > 0)} of {len(ranks)}"
+            )
+            ax.text(0.03, 0.97, note, transform=ax.transAxes, va="top", fontsize=7)
+            ax.set(title=stage_title(stage), xlim=(0, 3), ylim=(-4, 4))
+        row[0].set_ylabel(f"{TITLES.get(name, name)}\nerror / its root mean square")
+    for ax in axes[-1]:
+        ax.set_xlabel("σ / its mean")
+    return figure
+
+
+def draw_coverage(by_environment: Outcomes) -> Figure:
     """How often the real Q lies inside intervals of nominal coverage."""
     figure, axes = grid(1, len(by_environment), width=3.2, height=3.1, sharey=True)
     for ax, (name, outcomes) in zip(axes[0], by_environment.items(), strict=True):
@@ -168,23 +293,26 @@ def draw_coverage(by_environment: dict[str, list[PointOutcome]]) -> Figure:
 
 
 def _density(
-    outcomes: Sequence[PointOutcome], stage: str
+    outcomes: Sequence[PointOutcome], stage: str, bins: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All ratios of a stage, and their density over the bins (outsiders count too)."""
-    z = np.concatenate([z_scores(o.error, o.sigma[stage]) for o in outcomes])
-    counts, _ = np.histogram(z, BINS)
-    return z, counts / (len(z) * np.diff(BINS))
+    """All ratios of a stage, and their density over the bins.
+
+    Outsiders count too, except where the published code's bins leave them out.
+    """
+    z = np.concatenate([ratios(o, stage) for o in outcomes])
+    counts, _ = np.histogram(z, bins)
+    counted = max(counts.sum(), 1) if bins is PUBLISHED_BINS else len(z)
+    return z, counts / (counted * np.diff(bins))
 
 
-def _histogram_rows(
-    by_environment: dict[str, list[PointOutcome]],
-) -> list[tuple[Any, ...]]:
+def histogram_rows(by_environment: Outcomes, bins: np.ndarray) -> list[tuple[Any, ...]]:
+    """Environment, stage, edges and height of every bar."""
     return [
         (name, stage, f"{left:.2f}", f"{right:.2f}", f"{height:.6g}")
         for name, outcomes in by_environment.items()
         for stage in outcomes[0].sigma
         for left, right, height in zip(
-            BINS[:-1], BINS[1:], _density(outcomes, stage)[1], strict=True
+            bins[:-1], bins[1:], _density(outcomes, stage, bins)[1], strict=True
         )
     ]
 
@@ -201,9 +329,15 @@ class ScatterSettings:
     pairs: int = 500
 
 
+def redraw_histograms(profile: Profile, kept: Path, out: Path) -> dict[str, Any]:
+    """The same from datasets that were measured before."""
+    take_datasets(POINT_PROFILES[profile], kept / "datasets", out / "datasets")
+    return reproduce_histograms(profile, out)
+
+
 def reproduce_scatter(profile: Profile, out: Path) -> dict[str, Any]:
     """Run one dataset, draw pairs of error and uncertainty, write everything."""
-    experiment = replace(POINT_PROFILES[profile], environments=("Point2D",), datasets=1)
+    experiment = scatter_experiment(profile)
     pairs = min(ScatterSettings.pairs, experiment.start_states)
     settings = ScatterSettings(experiment, pairs)
     (outcome,) = run_datasets(experiment, out / "datasets", _print_progress)
@@ -236,6 +370,17 @@ def reproduce_scatter(profile: Profile, out: Path) -> dict[str, Any]:
     return summary
 
 
+def redraw_scatter(profile: Profile, kept: Path, out: Path) -> dict[str, Any]:
+    """The same from a dataset that was measured before."""
+    take_datasets(scatter_experiment(profile), kept / "datasets", out / "datasets")
+    return reproduce_scatter(profile, out)
+
+
+def scatter_experiment(profile: Profile) -> PointSettings:
+    """One dataset of Figure 1's."""
+    return replace(POINT_PROFILES[profile], environments=("Point2D",), datasets=1)
+
+
 def tell_scatter(numbers: dict[str, Any]) -> str:
     """How well the uncertainty orders the errors at every stage."""
     told = [f"{stage_title(k)} {row['spearman']:.2f}" for k, row in numbers.items()]
@@ -266,9 +411,17 @@ def draw_scatter(outcome: PointOutcome, chosen: np.ndarray) -> Figure:
 
 FIGURE_1 = Reproduction(
     "figure-1",
-    "Figure 1: histograms of error/uncertainty in 2D- and 3D-point (an hour)",
+    "Figure 1: histograms of error/uncertainty in 2D- and 3D-point (two hours)",
     "paper",
     reproduce=reproduce_histograms,
+    tell=tell_histograms,
+    redraw=redraw_histograms,
+)
+FIGURE_1_CODE = Reproduction(
+    "figure-1-code",
+    "Figure 1 as the published code reads it: one pool of trajectories (two hours)",
+    "paper",
+    reproduce=partial(reproduce_histograms, name="figure-1-code"),
     tell=tell_histograms,
 )
 FIGURE_SCATTER = Reproduction(
@@ -277,4 +430,5 @@ FIGURE_SCATTER = Reproduction(
     "paper",
     reproduce=reproduce_scatter,
     tell=tell_scatter,
+    redraw=redraw_scatter,
 )

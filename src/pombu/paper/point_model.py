@@ -37,7 +37,7 @@ class PointSettings:
 
     environments: tuple[str, ...] = ("Point2D", "Point3D")
     """Tasks."""
-    datasets: int = 5
+    datasets: int = 10
     """Independent repetitions: policy, data, models, value function and starts."""
     seed: int = 0
     """What everything random is drawn from."""
@@ -84,6 +84,12 @@ class PointSettings:
     rollouts: int = 20
     """Imagined trajectories per start state (published code): their mean return is the
     Q-value, and their mean D the squared uncertainty."""
+    policy_scale: float = 1.0
+    """Factor of the random policy's last layer; 0.01 in the published code, whose point
+    nearly stands still."""
+    value_pool: int = 0
+    """Imagined trajectories that are made once, and of which every value epoch passes
+    over all (published code: 5000); 0 imagines fresh ones for every epoch (text)."""
 
 
 POINT_PROFILES = {
@@ -97,9 +103,23 @@ POINT_PROFILES = {
         flat_limit=10,
         rollouts=2,
     ),
-    "fast": PointSettings(datasets=2, start_states=1000, real_trajectories=500),
+    "fast": PointSettings(start_states=1000, real_trajectories=500),
     "paper": PointSettings(),
 }
+
+PUBLISHED_POLICY_SCALE = 0.01
+PUBLISHED_POOL = 5000
+
+
+def as_published(settings: PointSettings) -> PointSettings:
+    """The same as the published code reads: what it does otherwise than the text says.
+
+    In the smoke profile the pool is as small as everything else.
+    """
+    pool = min(PUBLISHED_POOL, settings.flat_pool)
+    return dataclasses.replace(
+        settings, policy_scale=PUBLISHED_POLICY_SCALE, value_pool=pool
+    )
 
 
 class PointModel(eqx.Module):
@@ -143,7 +163,8 @@ def random_policy(settings: PointSettings, task: Task, key: PRNGKeyArray) -> MLP
     walks at nearly full speed; in policy space its last layer is divided by the bound.
     """
     sizes = (task.observation_dim, *settings.policy_hidden, task.action_dim)
-    return init_mlp(key, sizes, xavier, output_gain=1 / task.action_box.high[0])
+    gain = settings.policy_scale / task.action_box.high[0]
+    return init_mlp(key, sizes, xavier, output_gain=gain)
 
 
 def collect_data(
@@ -309,11 +330,17 @@ def train_values(
     learner = _start(init_value(plain_key, dim, settings.value_hidden))
     timed = _start(init_value(timed_key, dim + 1, settings.value_hidden))
 
+    published = None
+    if settings.value_pool:
+        made_once = jax.random.fold_in(pool_key, 1)
+        published = imagine_samples(model, settings.value_pool, made_once)
     literal: list[TrainedValue] = []
     done = 0
     for target in settings.value_epochs:
         if target > done:
-            learner = _literal(settings, model, learner, target - done, literal_key)
+            learner = _literal(
+                settings, model, learner, target - done, literal_key, published
+            )
             literal_key, _ = jax.random.split(literal_key)
             done = target
         literal.append(TrainedValue(done, learner.value))
@@ -337,12 +364,19 @@ def _literal(
     learner: ValueLearner,
     epochs: int,
     key: PRNGKeyArray,
+    pool: ValueSamples | None = None,
 ) -> ValueLearner:
-    """Appendix D: every epoch has its own fresh trajectories."""
+    """Appendix D: every epoch has its own fresh trajectories, or passes over a pool."""
     data_key, order_key = jax.random.split(key)
-    count = epochs * settings.virtual_trajectories
-    data = imagine_samples(model, count, data_key)
-    rows = jnp.arange(count).reshape(epochs, -1)
+    if pool is None:
+        count = epochs * settings.virtual_trajectories
+        rows = jnp.arange(count).reshape(epochs, -1)
+        data = imagine_samples(model, count, data_key)
+    else:
+        rows = jnp.broadcast_to(
+            jnp.arange(settings.value_pool), (epochs, settings.value_pool)
+        )
+        data = pool
     rate = settings.value_learning_rate
     trained: ValueLearner = _epochs(
         learner, data, rows, rate, order_key, settings.value_batch

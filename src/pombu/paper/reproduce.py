@@ -4,6 +4,7 @@ An item leaves pictures, data, settings and its line of the overview.
 """
 
 import importlib
+import json
 import os
 import platform
 import shutil
@@ -31,13 +32,11 @@ from pombu.paper.panel_runs import (
     Group,
     Request,
     Results,
-    departed,
+    departures,
     gather_results,
     panels_of,
 )
 from pombu.studies.study import Watcher
-from pombu.training import config_file
-from pombu.training.config_file import flat
 from pombu.training.run import versions
 
 LINE = "line.json"
@@ -238,20 +237,6 @@ def _other_values(departing: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def departures(results: Results) -> dict[str, list[str]]:
-    """For each run, the settings in which it differs from what a new one would have."""
-    found: dict[str, list[str]] = {}
-    for group in results.groups:
-        for job in group.panel.jobs(group.arm):
-            wanted = flat(config_file.to_json(job.config()))
-            for curve in group.curves:
-                if curve.run.spec.seed != job.seed:
-                    continue
-                if differ := departed(curve.run.spec, wanted):
-                    found[job.name] = differ
-    return found
-
-
 def keep_runs(results: Results, folder: Path) -> None:
     """Copy what a run leaves for others to check; the item can be drawn from it."""
     for group in results.groups:
@@ -302,7 +287,7 @@ def _cell(value: float | None) -> str:
     return "" if value is None else f"{value:.8g}"
 
 
-PAGES = ("costs", "overview", "uncertainty-page")
+PAGES = ("costs", "overview", "studies", "targets", "uncertainty-page")
 """Not the paper's experiments, but pages about those that were done."""
 
 _MODULES = {
@@ -312,14 +297,19 @@ _MODULES = {
     "appendix-training": "learning_curves",
     "costs": "costs",
     "figure-1": "point_figures",
+    "figure-1-code": "point_figures",
+    "figure-1-recalibrated": "point_recalibration",
     "figure-2": "learning_curves",
     "figure-3": "learning_curves",
     "figure-4": "learning_curves",
     "figure-5": "learning_curves",
     "figure-scatter": "point_figures",
     "overview": "pages",
+    "paper-beside-fast": "learning_curves",
+    "studies": "parts",
     "table-1": "tables",
     "table-2": "tables",
+    "targets": "targets",
     "uncertainty-inside": "misled_point2d",
     "uncertainty-inside-cheetah": "learning_curves",
     "uncertainty-page": "pages",
@@ -414,10 +404,6 @@ def _do(
 def reproduce_all(request: Request, watcher: Watcher) -> tuple[Numbers, list[str]]:
     """Do every experiment, each in its folder, with the runs of all in one study."""
     every = [find(name) for name in names() if name not in PAGES]
-    if not request.train:
-        for found in filter(is_computed, every):
-            watcher.say(f"{found.name} is not drawn but computed, and is left out")
-        every = [found for found in every if not is_computed(found)]
     panels = [p for f in every if f.item for p in panels_of(f.item, request)]
     if request.train:
         gather_results(panels, request, watcher)
@@ -429,16 +415,60 @@ def reproduce_all(request: Request, watcher: Watcher) -> tuple[Numbers, list[str
         out = request.out / found.name
         out.mkdir(parents=True, exist_ok=True)
         _share_dataset(request.out, out)
-        own, lacking = _do(found, replace(drawing, out=out), watcher)
-        missing += [f"{found.name}: {what}" for what in lacking]
-        if own is None:
-            watcher.say(f"{found.name} has no run yet, and is left out")
+        own: Numbers | None
+        lacking: list[str]
+        if is_computed(found) and not request.train:
+            own, lacking = _redraw(found, request.sources, out, watcher), []
         else:
+            own, lacking = _do(found, replace(drawing, out=out), watcher)
+        missing += [f"{found.name}: {what}" for what in lacking]
+        if own is not None:
             numbers[found.name] = own
+            continue
+        watcher.say(f"{found.name} has no run yet, and is left out")
+        if not any(out.iterdir()):
+            out.rmdir()
+    if request.profile != "smoke":
+        numbers |= _do_targets(request, watcher)
     overview = find("overview")
     assert overview.reproduce is not None
     overview.reproduce(request.profile, request.out)
     return numbers, missing
+
+
+def _redraw(
+    found: Reproduction, sources: Sequence[Path], out: Path, watcher: Watcher
+) -> Numbers | None:
+    """What is computed, out of a folder in which it was done; None where there is none.
+
+    It has the profile that it had there.
+    """
+    for kept in (path.parent for one in sources for path in sorted(one.rglob(LINE))):
+        line = json.loads((kept / LINE).read_bytes())
+        if line["item"] != found.name or found.redraw is None or found.tell is None:
+            continue
+        try:
+            numbers = found.redraw(line["profile"], kept, out)
+        except UsageError as error:
+            watcher.say(str(error))
+            continue
+        write_line(out, found.name, line["profile"], found.tell(numbers))
+        return numbers
+    return None
+
+
+def _do_targets(request: Request, watcher: Watcher) -> Numbers:
+    """The table of targets, where any run is on its task."""
+    trained = (request.runs,) if request.runs.is_dir() else ()
+    out = request.out / "targets"
+    asked = replace(request, out=out, sources=(*request.sources, *trained))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        return {"targets": _whole(find("targets"), asked)}
+    except UsageError as error:
+        out.rmdir()
+        watcher.say(str(error))
+        return {}
 
 
 def _whole(found: Reproduction, request: Request) -> Numbers:

@@ -17,7 +17,7 @@ from pombu.analysis.statistics import performance_profile
 from pombu.envs import CATALOGUE, EnvConfig
 from pombu.nn import MLP, init_value, predict_value
 from pombu.paper import Profile
-from pombu.paper.drawing import STAND_IN_NOTE, add_legend, draw_table
+from pombu.paper.drawing import STAND_IN_NOTE, add_legend, draw_returns, draw_table
 from pombu.paper.experiments import (
     MBMPO,
     METRPO,
@@ -206,7 +206,7 @@ def return_rows(results: Results) -> list[tuple[str, ...]]:
 
 
 def draw_return_table(results: Results) -> Mapping[str, Figure]:
-    """Table 2 as a picture, and the performance profiles of methods with whole runs."""
+    """Table 2 as a picture, its curves, and the profiles of methods with whole runs."""
     note = "An empty cell has no run. Ant and Walker2d with an alive bonus of 1."
     if results.profile == "smoke":
         note = f"{note} ({STAND_IN_NOTE})"
@@ -214,6 +214,7 @@ def draw_return_table(results: Results) -> Mapping[str, Figure]:
     table = draw_table(header, return_rows(results), note)
     return {
         "": table,
+        "-curves": draw_returns(results),
         **({"-profiles": draw_profiles(results)} if normalised_scores(results) else {}),
     }
 
@@ -233,7 +234,7 @@ def draw_profiles(results: Results) -> Figure:
     axis.set_ylabel("share of runs above it")
     if results.profile == "smoke":
         axis.set_xlabel(f"score ({STAND_IN_NOTE}; units of the tasks)")
-    add_legend(figure, results, published=False)
+    add_legend(figure, results.groups, published=False)
     return figure
 
 

@@ -9,16 +9,17 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from pombu.dynamics.config import ReturnConfig
 from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode
 from pombu.errors import UsageError
-from pombu.nn import MLP, predict_value
+from pombu.nn import Value, episode_horizon, predict_value
 from pombu.parallel import jit
 from pombu.rollout.imagine import ImaginationRules
-from pombu.rollout.returns import scaled_reward
-from pombu.uncertainty.n_step import LEAST_EPISODES, RealSteps, fit
+from pombu.rollout.returns import Correction, scaled_reward
+from pombu.uncertainty.n_step import LEAST_EPISODES, RealSteps, fit, scale_of
 
 
 class Calibrated(eqx.Module):
@@ -55,7 +56,7 @@ def not_calibrated() -> Calibrated:
 
 
 def calibration_of(
-    value: MLP,
+    value: Value,
     dynamics: Dynamics,
     rules: ImaginationRules,
     episodes: Sequence[Episode],
@@ -82,8 +83,54 @@ def calibration_of(
     )
 
 
+def no_correction() -> Correction:
+    """The uncertainty as the members give it, before real episodes say more."""
+    return Correction(jnp.zeros(()), jnp.ones(()))
+
+
+def correction_of(
+    earlier: Correction,
+    config: ReturnConfig,
+    value: Value,
+    dynamics: Dynamics,
+    rules: ImaginationRules,
+    episodes: Sequence[Episode],
+    horizon: int,
+) -> Correction:
+    """rho and the scale for the uncertainty that learning uses, as a config asks.
+
+    Where these episodes cannot tell, the earlier one stays: an uncertainty whose unit
+    jumps whenever an evaluation is small would be harder to learn with than one whose
+    scale is an iteration old.
+
+    Args:
+        earlier: what is used now.
+        config: which uncertainty it is, and whether it is recalibrated.
+        value: V_phi.
+        dynamics: the learned dynamics.
+        rules: units of rewards, and gamma.
+        episodes: real ones.
+        horizon: their steps, at most.
+    """
+    if len(episodes) < LEAST_EPISODES:
+        return earlier
+    real = real_steps(value, dynamics, rules, episodes, horizon)
+    gamma = rules.returns.gamma
+    try:
+        if config.correlation == "fitted":
+            found = fit(real, gamma)
+            rho, scale = found.rho, found.scale
+        else:
+            shown = "full" if config.correlation == "full" else 0
+            rho, scale = 0.0, scale_of(real, gamma, shown)
+    except UsageError:
+        return earlier
+    scale = scale if config.recalibrate else 1.0
+    return Correction(jnp.float32(rho), jnp.float32(scale))
+
+
 def real_steps(
-    value: MLP,
+    value: Value,
     dynamics: Dynamics,
     rules: ImaginationRules,
     episodes: Sequence[Episode],
@@ -115,7 +162,10 @@ def real_steps(
         rewards[number, :steps] = episode.rewards
         over[number, steps - 1] = episode.terminated
     flat = [x.reshape(E * horizon, *x.shape[2:]) for x in (states, actions, following)]
-    member_q, next_value = _backups(value, dynamics, rules, *map(jnp.asarray, flat))
+    whole = episode_horizon(value)
+    left = None if whole is None else jnp.tile(whole - 1 - jnp.arange(horizon), E)
+    given = map(jnp.asarray, flat)
+    member_q, next_value = _backups(value, dynamics, rules, *given, left)
     gamma = rules.returns.gamma
     reward = scaled_reward(jnp.asarray(rewards), dynamics.return_std, rules.returns)
     later = np.where(over, 0.0, np.asarray(next_value).reshape(E, horizon))
@@ -129,18 +179,19 @@ def real_steps(
 
 @jit
 def _backups(
-    value: MLP,
+    value: Value,
     dynamics: Dynamics,
     rules: ImaginationRules,
     states: Float[Array, "n o"],
     actions: Float[Array, "n a"],
     following: Float[Array, "n o"],
+    left: Int[Array, " n"] | None = None,
 ) -> tuple[Float[Array, "K n"], Float[Array, " n"]]:
     """Each member's ``r + gamma V(s')``, and V of the states that really followed."""
     predicted, raw, ended = dynamics.step(states, actions)
 
     def values_of(x: Float[Array, "*b o"]) -> Float[Array, "*b"]:
-        return predict_value(value, dynamics.observation.normalise(x))
+        return predict_value(value, dynamics.observation.normalise(x), left)
 
     reward = scaled_reward(raw, dynamics.return_std, rules.returns)
     later = jnp.where(ended, 0.0, values_of(predicted))

@@ -27,14 +27,15 @@ from pombu.dynamics.model import Dynamics
 from pombu.envs import ActionBox, Task
 from pombu.errors import UsageError
 from pombu.nn import (
-    MLP,
     StochasticPolicy,
+    Value,
     VarianceValue,
+    episode_horizon,
     predict_value,
     predict_variance,
 )
 from pombu.parallel import Workers, jit
-from pombu.rollout.returns import scaled_reward
+from pombu.rollout.returns import correlation_of, scaled_reward
 from pombu.uncertainty.algorithm1 import local_uncertainty
 
 
@@ -134,6 +135,14 @@ class Imagined(NamedTuple):
     """U_psi of the same states; None where nothing estimates it."""
     stopped: Float[Array, ""] | None = None
     """Trajectories that the members' disagreement cut off; None where it cannot."""
+    member_q: Float[Array, "H N K"] | None = None
+    """Each member's r + gamma V(s'); None where the uncertainty is not F."""
+    doubt: Float[Array, "H N"] | None = None
+    """The part of `local` that lies beyond a trajectory's cut; None where the
+    uncertainty is not F, or nothing is cut."""
+    left: Int[Array, "H N"] | None = None
+    """Steps left in the episode before each step; None where neither V nor U_psi knows
+    the step."""
 
 
 Carry = tuple[Float[Array, "N o"], Float[Array, " N"], Bool[Array, " N"], Array]
@@ -141,7 +150,7 @@ Carry = tuple[Float[Array, "N o"], Float[Array, " N"], Bool[Array, " N"], Array]
 
 def imagine(
     policy: StochasticPolicy,
-    value: MLP | None,
+    value: Value | None,
     dynamics: Dynamics,
     rules: ImaginationRules,
     starts: Float[Array, "N o"],
@@ -169,16 +178,29 @@ def imagine(
     number = starts.shape[0]
     log_weights = jnp.log(member_weights)
     together = dynamics.unstack()
+    full = correlation_of(rules.returns) == "full"
+    whole = episode_horizon(value, variance)
 
-    def values_of(states: Float[Array, "*b o"]) -> Float[Array, "*b"]:
+    def left_after(steps: Int[Array, ""] | int) -> Int[Array, " N"] | None:
+        """Steps that are left after so many, for those who know the step."""
+        if whole is None:
+            return None
+        first = jnp.full(number, whole) if limits is None else limits
+        return jnp.maximum(first - steps, 0)
+
+    def values_of(
+        states: Float[Array, "*b o"], left: Int[Array, " N"] | None
+    ) -> Float[Array, "*b"]:
         if value is None:
             return jnp.zeros(states.shape[:-1])
-        return predict_value(value, dynamics.observation.normalise(states))
+        return predict_value(value, dynamics.observation.normalise(states), left)
 
-    def variance_of(states: Float[Array, "*b o"]) -> Float[Array, "*b"]:
+    def variance_of(
+        states: Float[Array, "*b o"], left: Int[Array, " N"] | None
+    ) -> Float[Array, "*b"]:
         if variance is None:
             return jnp.zeros(states.shape[:-1])
-        return predict_variance(variance, dynamics.observation.normalise(states))
+        return predict_variance(variance, dynamics.observation.normalise(states), left)
 
     def step(
         carry: Carry, now: tuple[PRNGKeyArray, Int[Array, ""]]
@@ -201,7 +223,8 @@ def imagine(
         following, raw, ended = ahead
         # 3. Rewards, next values and their disagreement, Algorithm 1's d.
         reward = scaled_reward(raw, dynamics.return_std, rules.returns)
-        next_values = values_of(following)
+        left = left_after(index + 1)
+        next_values = values_of(following, left)
         # Nothing is to be had after a member's end: its next value is 0 there.
         member_values = jnp.where(ended, 0.0, next_values)
         local = local_uncertainty(reward, member_values, rules.returns.gamma)
@@ -219,8 +242,8 @@ def imagine(
                 gamma = rules.returns.gamma
                 beyond = gamma * pick(next_values)
                 mean_reward = mean_reward + jnp.where(cut, beyond, 0.0)
-                doubt = gamma**2 * variance_of(next_state)
-                local = local + jnp.where(cut, doubt, 0.0)
+                doubt = jnp.where(cut, gamma**2 * variance_of(next_state, left), 0.0)
+                local = local + doubt
         # 5. Mask what ran away.
         # One member out of bounds is enough: it spoils the mean reward and d for all.
         bounded = jnp.all(dynamics.plausible(following, rules.runaway), 0)
@@ -241,12 +264,18 @@ def imagine(
         }
         if doubted is not None:
             out["stopped"] = cut & doubted
+        if full:
+            out["member_q"] = (reward + rules.returns.gamma * member_values).T
+            if over is not None and rules.returns.bootstrap:
+                out["doubt"] = doubt
+        if (before := left_after(index)) is not None:
+            out["left"] = before
         return (next_state, pick(next_values), proceeds, sound), out
 
     everyone = jnp.ones(number, bool)
     (last_states, last_values, running, sound), steps = jax.lax.scan(
         step,
-        (starts, values_of(starts), everyone, everyone),
+        (starts, values_of(starts, left_after(0)), everyone, everyone),
         (jax.random.split(key, rules.horizon), jnp.arange(rules.horizon)),
     )
     counts = (steps["weight"] > 0) & sound
@@ -257,7 +286,9 @@ def imagine(
         beyond=jnp.where(running & sound, last_values, 0.0)[None],
         variance_beyond=None
         if variance is None
-        else jnp.where(running & sound, variance_of(last_states), 0.0)[None],
+        else jnp.where(
+            running & sound, variance_of(last_states, left_after(rules.horizon)), 0.0
+        )[None],
         stopped=None
         if stopped is None
         else jnp.sum(stopped & counts).astype(jnp.float32),
@@ -269,7 +300,7 @@ _imagine = jit(imagine)
 
 def imagine_in_shards(
     policy: StochasticPolicy,
-    value: MLP | None,
+    value: Value | None,
     dynamics: Dynamics,
     rules: ImaginationRules,
     starts: Float[Array, "N o"],
@@ -332,4 +363,6 @@ def _either(
 
 def _only(counts: Bool[Array, "H N"], steps: Array) -> Array:
     """Zeros for steps that do not count, weight among them: no NaN is left behind."""
-    return jnp.where(counts.reshape(counts.shape + (1,) * (steps.ndim - 2)), steps, 0.0)
+    nothing = jnp.zeros((), steps.dtype)
+    counted = counts.reshape(counts.shape + (1,) * (steps.ndim - 2))
+    return jnp.where(counted, steps, nothing)

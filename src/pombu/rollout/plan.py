@@ -23,7 +23,13 @@ from pombu.dynamics.error import about_steps, on_real_data
 from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode, Task, collect
 from pombu.errors import UsageError
-from pombu.nn import MLP, StochasticPolicy, VarianceValue, predict_value
+from pombu.nn import (
+    StochasticPolicy,
+    Value,
+    VarianceValue,
+    episode_horizon,
+    predict_value,
+)
 from pombu.parallel import Workers, jit
 from pombu.rng import Keys
 from pombu.rollout.imagine import (
@@ -50,7 +56,7 @@ class RolloutPlan(NamedTuple):
     """U_psi, which continues D past the end of a trajectory."""
 
 
-Imaginer = Callable[[StochasticPolicy, MLP | None, RolloutPlan], Imagined]
+Imaginer = Callable[[StochasticPolicy, Value | None, RolloutPlan], Imagined]
 
 
 def imaginer(
@@ -65,14 +71,14 @@ def imaginer(
     """Imagine where a config's model says: in the simulator, or in what was learned."""
 
     def in_simulator(
-        policy: StochasticPolicy, value: MLP | None, plan: RolloutPlan
+        policy: StochasticPolicy, value: Value | None, plan: RolloutPlan
     ) -> Imagined:
         seeds = keys.episodes(f"{plan.stage} {plan.number}", plan.trajectories)
         key = keys.jax(plan.stage, plan.number)
         return simulate(policy, value, task, dynamics, rules.returns, key, seeds)
 
     def in_dynamics(
-        policy: StochasticPolicy, value: MLP | None, plan: RolloutPlan
+        policy: StochasticPolicy, value: Value | None, plan: RolloutPlan
     ) -> Imagined:
         start_key = keys.jax(f"{plan.stage} start", plan.number)
         first, limits = branch_starts(
@@ -145,7 +151,7 @@ def branch_starts(
 
 def simulate(
     policy: StochasticPolicy,
-    value: MLP | None,
+    value: Value | None,
     task: Task,
     dynamics: Dynamics,
     returns: PlainReturnConfig,
@@ -194,7 +200,11 @@ def simulate(
     raw = jnp.asarray(padded("rewards"))
     states = normaliser.normalise(jnp.asarray(padded("observations")))
     final = normaliser.normalise(jnp.stack([e.observations[-1] for e in episodes]))
-    beyond = None if value is None else predict_value(value, final)[None]
+    left = over = None
+    if (whole := episode_horizon(value)) is not None:
+        left = jnp.asarray(np.broadcast_to(whole - step, raw.shape))
+        over = jnp.asarray(whole - lengths)
+    beyond = None if value is None else predict_value(value, final, over)[None]
     rewards = scaled_reward(raw, dynamics.return_std, returns)
     if beyond is not None and returns.bootstrap:  # as `imagine` does at a time limit
         rewards = rewards + returns.gamma * beyond * jnp.asarray(last & cut)
@@ -203,13 +213,16 @@ def simulate(
         actions=jnp.asarray(actions),
         log_probs=policy.log_prob(states, jnp.asarray(actions)),
         rewards=rewards,
-        values=jnp.zeros_like(raw) if value is None else predict_value(value, states),
+        values=jnp.zeros_like(raw)
+        if value is None
+        else predict_value(value, states, left),
         local=jnp.zeros_like(raw),
         continues=continues,
         weight=weight,
         raw_rewards=raw,
         masked=jnp.zeros(()),
         beyond=beyond,
+        left=left,
     )
 
 

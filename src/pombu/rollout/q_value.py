@@ -18,7 +18,7 @@ from numpy import ndarray
 
 from pombu.dynamics.model import Dynamics
 from pombu.errors import UsageError
-from pombu.nn import MLP, StochasticPolicy, predict_value
+from pombu.nn import StochasticPolicy, Value, episode_horizon, predict_value
 from pombu.parallel import jit
 from pombu.rollout.held_out import Calibrated
 from pombu.rollout.imagine import ImaginationRules, imagine
@@ -34,7 +34,7 @@ from pombu.uncertainty.recalibration import require_level
 
 def q_uncertainty(
     policy: StochasticPolicy,
-    value: MLP,
+    value: Value,
     dynamics: Dynamics,
     rules: ImaginationRules,
     observations: Float[Array, "n o"],
@@ -49,7 +49,7 @@ def q_uncertainty(
 
     Args:
         policy: followed after the first action.
-        value: V_phi.
+        value: V_phi; one that knows the step takes the states for episodes' first.
         dynamics: the learned dynamics.
         rules: units and horizon.
         observations: states.
@@ -70,7 +70,7 @@ def q_uncertainty(
 
 def q_returns(
     policy: StochasticPolicy,
-    value: MLP,
+    value: Value,
     dynamics: Dynamics,
     rules: ImaginationRules,
     observations: Float[Array, "n o"],
@@ -99,7 +99,7 @@ class QEstimate(NamedTuple):
 
 def q_estimate(
     policy: StochasticPolicy,
-    value: MLP,
+    value: Value,
     dynamics: Dynamics,
     rules: ImaginationRules,
     observations: Float[Array, "n o"],
@@ -149,7 +149,7 @@ class _Appraised(NamedTuple):
 @jit
 def _appraise(
     policy: StochasticPolicy,
-    value: MLP,
+    value: Value,
     dynamics: Dynamics,
     rules: ImaginationRules,
     states: Float[Array, "n o"],
@@ -161,7 +161,10 @@ def _appraise(
     gamma, members = rules.returns.gamma, dynamics.members.count
     following, raw, ended = dynamics.step(states, actions)
     rewards = scaled_reward(raw, dynamics.return_std, rules.returns)
-    values = predict_value(value, dynamics.observation.normalise(following))
+    # To a V that knows the step a given state is an episode's first.
+    whole = episode_horizon(value)
+    left = None if whole is None else jnp.full(len(states), whole - 1)
+    values = predict_value(value, dynamics.observation.normalise(following), left)
     returns = rewards.mean(0)
     variance = local_uncertainty(rewards, jnp.where(ended, 0.0, values), gamma)
     bounded = jnp.all(dynamics.plausible(following, rules.runaway), 0)
@@ -178,6 +181,7 @@ def _appraise(
         following[chosen, rows],
         jnp.full(members, 1.0 / members),
         rest_key,
+        left,
     )
     over = ended[chosen, rows]
     later = discounted_sum(rest.rewards, rest.continues, gamma)[0]

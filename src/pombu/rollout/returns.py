@@ -2,18 +2,38 @@
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pombu.dynamics.config import PlainReturnConfig, ReturnConfig
+from pombu.dynamics.config import Correlation, PlainReturnConfig, ReturnConfig
+from pombu.errors import UsageError
 from pombu.uncertainty.algorithm1 import (
     propagate,
     propagate_correlated,
+    propagate_members,
     standard_deviation,
 )
 
 Steps = Float[Array, "H N"]
+
+
+class Correction(eqx.Module):
+    """What real episodes say about the uncertainty that learning uses.
+
+    Its numbers change from evaluation to evaluation, so they are arrays.
+    """
+
+    rho: Array
+    """Correlation of the errors of neighbouring steps; 0 where it is not fitted."""
+    scale: Array
+    """Factor of sqrt(D); 1 where it is not to be recalibrated."""
+
+
+def correlation_of(config: PlainReturnConfig) -> Correlation:
+    """How errors of different steps depend; methods without uncertainty do not say."""
+    return config.correlation if isinstance(config, ReturnConfig) else "none"
 
 
 def scaled_reward(
@@ -49,7 +69,8 @@ class Targets(NamedTuple):
     uncertainty: Steps
     """sqrt(D), clipped and in the unit that is configured."""
     variances: Steps
-    """D, neither clipped nor divided: targets of U_psi."""
+    """D, neither recalibrated nor clipped nor divided: targets of U_psi, which would
+    otherwise be scaled once more with every step that it is carried back."""
     advantage_std: Float[Array, ""]
     """Standard deviation of the advantages before they were standardised."""
     advantage_unit: Float[Array, ""]
@@ -65,9 +86,11 @@ def targets(
     config: PlainReturnConfig,
     beyond: Float[Array, "1 N"] | None = None,
     variance_beyond: Float[Array, "1 N"] | None = None,
-    bounded: bool = False,
+    member_q: Float[Array, "H N K"] | None = None,
+    doubt: Steps | None = None,
+    correction: Correction | None = None,
 ) -> Targets:
-    """Returns and advantages of Section 4 and sqrt(D) of Algorithm 1.
+    """Returns and advantages of Section 4 and sqrt(D) of Algorithm 1, or of F or U_rho.
 
     Args:
         rewards: scaled rewards, the mean over members.
@@ -79,8 +102,9 @@ def targets(
         beyond: what to expect past the horizon; None is 0, as in the paper's
             finite-horizon returns.
         variance_beyond: D^{H+1}, how uncertain that is; None is 0.
-        bounded: whether D is the bound that holds however the errors of steps depend,
-            (sum gamma^t sqrt(d))^2, and not their sum as if they were independent.
+        member_q: each member's r + gamma V(s'), which F needs.
+        doubt: the part of `local` that lies beyond a trajectory's cut, which F needs.
+        correction: rho and the scale; None is Algorithm 1 as it stands.
     """
     past = jnp.zeros_like(values[:1]) if beyond is None else beyond
     next_values = jnp.concatenate([values[1:], past])
@@ -101,13 +125,37 @@ def targets(
     if config.standardise_advantages:
         advantages, unit = (advantages - mean) / std, std
     last = None if variance_beyond is None else variance_beyond[0]
-    if bounded:
-        variances = propagate_correlated(local, config.gamma, 1.0, continues, last)
+    kind = correlation_of(config)
+    if kind == "full":
+        variances = _full(member_q, config.gamma, continues, last, doubt)
+    elif kind == "fitted" and correction is not None:
+        variances = propagate_correlated(
+            local, config.gamma, correction.rho, continues, last
+        )
     else:
         variances = propagate(local, config.gamma, continues, last)
+    used = variances if correction is None else correction.scale**2 * variances
     clip = config.variance_clip if isinstance(config, ReturnConfig) else None
-    clipped = variances if clip is None else jnp.minimum(variances, clip)
+    clipped = used if clip is None else jnp.minimum(used, clip)
     uncertainty = standard_deviation(clipped)
     if isinstance(config, ReturnConfig) and config.uncertainty_units == "advantage":
         uncertainty, unit = uncertainty / std, unit / std
     return Targets(returns, advantages, uncertainty, variances, std, unit)
+
+
+def _full(
+    member_q: Float[Array, "H N K"] | None,
+    gamma: float,
+    continues: Steps,
+    beyond: Float[Array, " N"] | None,
+    doubt: Steps | None,
+) -> Steps:
+    """F, and what lies beyond the trajectories, independent of the members."""
+    if member_q is None:
+        raise UsageError(
+            "returns.correlation is full, and the trajectories were imagined without "
+            "what each member said of them: imagine them with the same returns."
+        )
+    shown = propagate_members(jnp.moveaxis(member_q, -1, 0), gamma, continues=continues)
+    cut = jnp.zeros_like(shown) if doubt is None else doubt
+    return shown + propagate(cut, gamma, continues, beyond)

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -36,8 +36,8 @@ class Backend(Protocol):
     def poll(self) -> Mapping[Path, EndState]:
         """The runs that have ended since the last call."""
 
-    def stop(self) -> None:
-        """Ask every run to save itself and stop."""
+    def stop(self, paths: Collection[Path] | None = None) -> None:
+        """Ask these runs to save themselves and stop; None is every run."""
 
     def close(self) -> None:
         """End everything that is still there."""
@@ -95,10 +95,11 @@ class LocalBackend:
             ended[path] = _end_state(path, code)
         return ended
 
-    def stop(self) -> None:
+    def stop(self, paths: Collection[Path] | None = None) -> None:
         """Send SIGTERM, on which a run saves itself."""
-        for process in self._running.values():
-            process.terminate()
+        for path, process in self._running.items():
+            if paths is None or path in paths:
+                process.terminate()
 
     def close(self) -> None:
         """Kill what has not stopped."""

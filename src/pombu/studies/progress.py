@@ -59,7 +59,7 @@ class RunProgress:
 def examine(path: Path, total_steps: int, running: bool = False) -> RunProgress:
     """Look at a run folder, which need not exist."""
     try:
-        rows = _rows_of(path / METRICS)
+        rows = rows_of(path / METRICS)
     except DamagedFileError as error:
         return RunProgress(path.name, "failed", 0, total_steps, failure=str(error))
     steps = int(rows[-1]["real_steps"]) if rows else 0
@@ -100,7 +100,8 @@ def _changed(path: Path) -> int:
     return path.stat().st_mtime_ns
 
 
-def _rows_of(path: Path) -> list[Row]:
+def rows_of(path: Path) -> list[Row]:
+    """The rows of a metrics file, which need not exist."""
     if not path.exists():
         return []
     found = path.stat()

@@ -6,6 +6,7 @@ iteration. What the study already has is therefore never lost with a worker. Cha
 files and the names of those that went away; nothing in them is code.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -45,6 +46,17 @@ Stamps = dict[str, tuple[int, int]]
 """Time of change and size of every file of a folder, by its relative path."""
 
 LOOPBACK = "127.0.0.1"
+REMOVE = 'rm -rf "$1"'
+"""What to do with the copy of a run whose worker was killed."""
+END = (
+    # A number may be another process's by now.
+    'for one in "$@"; do grep -q ray "/proc/$one/cmdline" && kill -9 "$one"; done '
+    "2>/dev/null; "
+    'echo "pombu: the study ended without a word, because its process was killed or '
+    "Ray gave up (as when its dashboard agent dies): every finished iteration is kept, "
+    'and the same command goes on from there." >&2'
+)
+"""What to do with Ray's processes on this machine when the study's was killed."""
 CONNECT_SECONDS = 10.0
 JOIN_SECONDS = 60.0
 
@@ -85,10 +97,16 @@ class RayBackend:
         self._workers = options.workers
         self._retries = options.retries
         self._lost: Counter[Path] = Counter()
+        self._stopped: set[Path] = set()
         self._running: dict[Path, Any] = {}
         self.pids: dict[Path, int] = {}
         """The worker process of each run that goes on."""
+        before = set(descendants(os.getpid()))
         self._connect(options)
+        own = () if options.address else set(descendants(os.getpid())) - before
+        self._node = [pid for pid in own if "raylet/raylet" in command_of(pid)]
+        self._guard = contextlib.ExitStack()
+        self._guard.enter_context(after_this_process(END, *map(str, own)))
         self._require_resources()
         make = self._ray.remote(
             num_cpus=options.cores_per_run,
@@ -105,6 +123,7 @@ class RayBackend:
 
     def start(self, path: Path, trusted: str | None) -> None:
         """Send the run folder to a worker."""
+        self._stopped.discard(path)
         changes, _ = read_changes(path, {})
         self._running[path] = (
             self._task.remote(path.name, changes, self._cores, self._gpus, trusted),
@@ -112,7 +131,18 @@ class RayBackend:
         )
 
     def poll(self) -> Mapping[Path, EndState]:
-        """Take in what the workers have sent, and see how large the cluster is."""
+        """Take in what the workers have sent, and see how large the cluster is.
+
+        Raises:
+            RunError: Ray's node on this machine, started by this process, has ended.
+        """
+        # Ray itself would wait, or end this process without a word.
+        if not all(map(command_of, self._node)):
+            raise RunError(
+                "Ray's node on this machine has ended, as when its dashboard agent is "
+                "killed or memory is short: every finished iteration is kept, and the "
+                "same command goes on from there."
+            )
         self.slots = self._count_slots()
         ended: dict[Path, EndState] = {}
         for path, (reports, trusted) in list(self._running.items()):
@@ -132,16 +162,18 @@ class RayBackend:
                 ended[path] = end_state
         return ended
 
-    def stop(self) -> None:
+    def stop(self, paths: Collection[Path] | None = None) -> None:
         """Cancel the tasks: every finished iteration is here already."""
-        for reports, _ in self._running.values():
-            self._ray.cancel(reports, force=True)
-        self._retries = -1
+        for path, (reports, _) in self._running.items():
+            if paths is None or path in paths:
+                self._stopped.add(path)
+                self._ray.cancel(reports, force=True)
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
         self._running.clear()
         self._ray.shutdown()
+        self._guard.close()
 
     def _take(self, path: Path, reports: Any) -> EndState | None:
         while self._ray.wait([reports], timeout=0)[0]:
@@ -156,7 +188,7 @@ class RayBackend:
         self, path: Path, trusted: str | None, error: Exception
     ) -> EndState | None:
         """A worker died: have the run go on elsewhere, unless that is hopeless."""
-        if self._retries < 0:
+        if path in self._stopped:
             return "interrupted"
         self._lost[path] += 1
         if self._lost[path] > self._retries:
@@ -201,7 +233,7 @@ class RayBackend:
             node.get("CPU", 0) >= self._cores and node.get("GPU", 0) >= gpus
             for node in nodes
         ):
-            self._ray.shutdown()
+            self.close()
             raise UsageError(
                 f"no machine of the cluster has {self._cores} cores and {gpus:g} GPUs "
                 "for one run: ask for less."
@@ -285,7 +317,11 @@ def train_remotely(
         os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 * gpus:.2f}")
     for variable in THREADS:
         os.environ[variable] = str(cores)
-    with tempfile.TemporaryDirectory(prefix="pombu-") as scratch, claimed_cores(cores):
+    with (
+        tempfile.TemporaryDirectory(prefix="pombu-") as scratch,
+        after_this_process(REMOVE, scratch),
+        claimed_cores(cores),
+    ):
         folder = Path(scratch) / name
         folder.mkdir()
         apply_changes(changes, folder)
@@ -301,6 +337,52 @@ def train_remotely(
             yield report
             if report.end_state:
                 return
+
+
+@contextlib.contextmanager
+def after_this_process(script: str, *arguments: str) -> Iterator[None]:
+    """Have a shell script run if this process dies inside, however that happens.
+
+    The shell waits at a pipe whose other end dies with this process. It is nobody's
+    child, so that Ray, which kills the children of its workers, lets it be.
+    """
+    waiting = f'exec 3<&0; (read word <&3; [ -n "$word" ] || {{ {script}; }}) &'
+    shell = subprocess.Popen(
+        ["/bin/sh", "-c", waiting, "sh", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    shell.wait()
+    assert shell.stdin is not None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError), shell.stdin as pipe:
+            pipe.write(b"done\n")
+
+
+def command_of(pid: int) -> str:
+    """A process's command line; empty where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def descendants(ancestor: int) -> list[int]:
+    """The processes that a process has started, and those that they have."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):
+            # The name, which may hold anything, is in brackets.
+            fields = entry.read_text().rpartition(")")[2].split()
+            parents[int(entry.parent.name)] = int(fields[1])
+    found, front = [], [ancestor]
+    while front:
+        front = [child for child, parent in parents.items() if parent in front]
+        found += front
+    return found
 
 
 class _Sender(Callback):

@@ -270,7 +270,7 @@ def run_study(
         RunError: The folder cannot be written to.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_locked(folder))
+        stack.enter_context(locked(folder))
         stack.callback(backend.close)
         request = stack.enter_context(stop_requests(watcher.say))
         loop = _Loop(planned, folder, backend, watcher, trusted, request)
@@ -330,7 +330,7 @@ class _Loop:
 
     def _start(self, one: Planned) -> None:
         try:
-            _prepare(one)
+            prepare(one)
             task = str(one.spec.config["env"]["id"])
             self.backend.start(one.path, task if task in self.trusted else None)
         except (PombuError, OSError) as error:
@@ -412,7 +412,7 @@ def _noted(folder: Path) -> dict[str, int]:
     return {name: steps for name, steps in runs.items() if (folder / name).is_dir()}
 
 
-def _prepare(one: Planned) -> None:
+def prepare(one: Planned) -> None:
     """Create the run folder, or extend it, with the steps that are asked for."""
     if not (one.path / CONFIG).exists():
         create(one.path, one.spec)
@@ -425,7 +425,7 @@ def _prepare(one: Planned) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Keep a second study out of the folder; the lock dies with this process."""
     if (folder / CONFIG).exists():
         raise UsageError(

@@ -15,7 +15,7 @@ from pombu.envs import EnvConfig, resolve
 from pombu.errors import UsageError
 from pombu.rng import SEEDS
 from pombu.studies.study import Job, OverrideError, require_trusted
-from pombu.training.config_file import flat, from_json
+from pombu.training.config_file import flat, from_json, in_words
 
 Values = Mapping[str, Any]
 MOST_SEEDS = 10_000
@@ -45,6 +45,28 @@ class Study:
     `alpha = [0.0, 0.5]`."""
     out: str | None = None
     """Folder for the runs; left out, `runs/` and the file's name."""
+    skip: tuple[str, ...] = ()
+    """Folders, such as `results`, whose runs need not be done again; one that does not
+    exist holds none."""
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Shares of the study by name, each with some of its `algorithms`, `tasks` or
+    `seeds`, or fewer `total_steps`; left out, they are the study's."""
+
+    def part(self, name: str | None) -> "Study":
+        """The share with this name; the whole study without one.
+
+        Raises:
+            UsageError: There is no such part.
+        """
+        if name is None:
+            return self
+        if name not in self.parts:
+            known = ", ".join(self.parts) or "none"
+            raise UsageError(
+                f"the study has no part {name!r}; there are {known}: name one of them, "
+                "or leave --part out."
+            )
+        return dataclasses.replace(self, **self.parts[name], parts={})
 
     def jobs(self) -> list[Job]:
         """Every combination, seeds last: the first seed of all comes before the
@@ -59,7 +81,7 @@ class Study:
                 total_steps=self.total_steps,
                 # Sorted: the order of lines must not name another folder.
                 overrides=tuple(
-                    (key, _frozen(value))
+                    (key, frozen(value))
                     for key, value in sorted(
                         {
                             **flat(self.overrides),
@@ -83,8 +105,12 @@ def read_study(path: Path, trusted: Collection[str] = ()) -> Study:
     Raises:
         UsageError: It cannot be read or used; names the line and the key.
     """
-    text, content = _load(path)
-    return _Reader(path, text, trusted).study(content)
+    text, content = load_toml(path)
+    reader = KeyReader(path, text, _KEYS)
+    study = Study(**reader.values(content, ("algorithms", "tasks")))
+    require_trusted(study.tasks, trusted)
+    _try_out(study, reader)
+    return study
 
 
 def read_out(path: Path) -> str | None:
@@ -93,12 +119,17 @@ def read_out(path: Path) -> str | None:
     Raises:
         UsageError: The file cannot be read.
     """
-    _, content = _load(path)
+    _, content = load_toml(path)
     out = content.get("out")
     return out if isinstance(out, str) else None
 
 
-def _load(path: Path) -> tuple[str, dict[str, Any]]:
+def load_toml(path: Path) -> tuple[str, dict[str, Any]]:
+    """A file's text and what it holds.
+
+    Raises:
+        UsageError: It cannot be read; names the line and the key.
+    """
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -122,39 +153,69 @@ def _key_at(text: str, error: tomllib.TOMLDecodeError) -> str:
     return f", key {_plain_key(key[1])}" if key else ""
 
 
-class _Reader:
+Keys = Mapping[str, tuple[str, Callable[[Any], Any]]]
+"""What each key of a file accepts, in words, and how its value is read."""
+
+
+class KeyReader:
     """Checks a file's content key by key, so that what is wrong has a line."""
 
-    def __init__(self, path: Path, text: str, trusted: Collection[str]) -> None:
+    def __init__(self, path: Path, text: str, keys: Keys) -> None:
         self.path = path
-        self.trusted = trusted
+        self.keys = keys
         self.lines = key_lines(text)
 
-    def study(self, content: dict[str, Any]) -> Study:
+    def values(self, content: Values, required: Collection[str]) -> dict[str, Any]:
+        """Every key's value as the field that it becomes; those of `EnvConfig` as one,
+        called `env`."""
         for key in content:
-            if key not in _KEYS:
-                near = difflib.get_close_matches(key, _KEYS, n=1)
+            if key not in self.keys:
+                near = difflib.get_close_matches(key, self.keys, n=1)
                 hint = f"did you mean {near[0]}?" if near else "leave it out."
-                self.fail(key, f"it is unknown; there are {', '.join(_KEYS)}: {hint}")
-        for key in ("algorithms", "tasks"):
+                known = ", ".join(self.keys)
+                self.fail(key, f"it is unknown; there are {known}: {hint}")
+        for key in required:
             if key not in content:
-                raise UsageError(f"{self.path} has no key {key}: add {key} = [...].")
+                raise UsageError(f"{self.path} has no key {key}: add {key} = ... .")
         values = {key: self.value(key, value) for key, value in content.items()}
+        if "parts" in values:
+            values["parts"] = self.parts(values["parts"], values)
         options = {key: values.pop(key) for key in _OPTIONS if key in values}
-        study = Study(**values, env=self.environment(options))
-        require_trusted(study.tasks, self.trusted)
-        self.try_out(study)
-        return study
+        return {**values, "env": self.environment(options)}
 
-    def value(self, key: str, value: Any) -> Any:
-        """A key's value as the field that it becomes."""
-        accepted, read = _KEYS[key]
+    def value(self, key: str, value: Any, name: str = "") -> Any:
+        """A key's value as the field that it becomes; `name` is how it is written."""
+        accepted, read = self.keys[key]
         try:
             return read(value)
-        except _NotAcceptedError:
-            self.fail(key, f"it is {value!r}, and {accepted} is accepted.")
+        except NotAcceptedError:
+            self.fail(name or key, f"it is {value!r}, and {accepted} is accepted.")
         except UsageError as error:
-            self.fail(key, str(error))
+            self.fail(name or key, str(error))
+
+    def parts(self, tables: Values, whole: Values) -> dict[str, dict[str, Any]]:
+        """Every part's fields, which the whole study must have."""
+        found: dict[str, dict[str, Any]] = {}
+        for part, table in tables.items():
+            if not isinstance(table, dict) or set(table) - set(_PART_KEYS):
+                accepted = ", ".join(_PART_KEYS)
+                self.fail(
+                    f"parts.{part}",
+                    f"it is {table!r}, and a table of {accepted} is accepted.",
+                )
+            fields = {
+                key: self.value(key, value, f"parts.{part}.{key}")
+                for key, value in table.items()
+            }
+            for key, value in fields.items():
+                due = whole.get(key, getattr(Study, key, None))
+                inside = due is None or (
+                    value <= due if isinstance(value, int) else set(value) <= set(due)
+                )
+                if not inside:
+                    self.fail(f"parts.{part}.{key}", f"the study's own {key} is {due}.")
+            found[part] = fields
+        return found
 
     def environment(self, options: Values) -> EnvConfig:
         """The environment's options, each by itself, so that a wrong one has a line."""
@@ -166,27 +227,30 @@ class _Reader:
                 self.fail(key, str(error))
         return env
 
-    def try_out(self, study: Study) -> None:
-        """Make one seed of every combination, to find what does not fit together."""
-        for key, values in flat(study.grid).items():
-            if not isinstance(values, list) or not values:
-                self.fail(f"grid.{key}", f"it is {values!r}, and a list is accepted.")
-        for job in study.jobs():
-            if job.seed != study.seeds[0]:
-                break
-            try:
-                job.config()
-            except OverrideError as error:
-                table = "grid" if error.key in flat(study.grid) else "overrides"
-                self.fail(f"{table}.{error.key}", str(error))
-
     def fail(self, key: str, reason: str) -> NoReturn:
-        line = self.lines.get(key) or self.lines.get(key.partition(".")[0])
+        """Say what is wrong with a key, and on which line it stands."""
+        names = (key, key.rpartition(".")[0], key.partition(".")[0])
+        line = next((self.lines[name] for name in names if name in self.lines), None)
         where = f"{self.path}, line {line}" if line else str(self.path)
         raise UsageError(f"{where}, key {key}: {reason}") from None
 
 
-class _NotAcceptedError(Exception):
+def _try_out(study: Study, reader: KeyReader) -> None:
+    """Make one seed of every combination, to find what does not fit together."""
+    for key, values in flat(study.grid).items():
+        if not isinstance(values, list) or not values:
+            reader.fail(f"grid.{key}", f"it is {values!r}, and a list is accepted.")
+    for job in study.jobs():
+        if job.seed != study.seeds[0]:
+            break
+        try:
+            job.config()
+        except OverrideError as error:
+            table = "grid" if error.key in flat(study.grid) else "overrides"
+            reader.fail(f"{table}.{error.key}", str(error))
+
+
+class NotAcceptedError(Exception):
     """A value is of another kind."""
 
 
@@ -194,10 +258,10 @@ def _names(check: Callable[[str], object]) -> Callable[[Any], tuple[str, ...]]:
     def read(value: Any) -> tuple[str, ...]:
         names = [value] if isinstance(value, str) else value
         if not isinstance(names, list) or not names:
-            raise _NotAcceptedError
+            raise NotAcceptedError
         for name in names:
             if not isinstance(name, str):
-                raise _NotAcceptedError
+                raise NotAcceptedError
             check(name)
         return tuple(dict.fromkeys(names))
 
@@ -208,38 +272,42 @@ def _seeds(value: Any) -> tuple[int, ...]:
     if type(value) is int and 0 < value <= MOST_SEEDS:
         return tuple(range(value))
     if not isinstance(value, list) or not value:
-        raise _NotAcceptedError
+        raise NotAcceptedError
     if any(type(seed) is not int or not 0 <= seed < SEEDS for seed in value):
-        raise _NotAcceptedError
+        raise NotAcceptedError
     return tuple(dict.fromkeys(value))
 
 
 def _count(value: Any) -> int:
     if type(value) is not int or value < 1:
-        raise _NotAcceptedError
+        raise NotAcceptedError
     return value
 
 
 def _word(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise _NotAcceptedError
+        raise NotAcceptedError
     return value
+
+
+def _folders(value: Any) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list):
+        raise NotAcceptedError
+    return tuple(map(_word, names))
 
 
 def _preset(value: Any) -> str:
     name = _word(value)
     if name not in presets.names():
-        raise _NotAcceptedError
+        raise NotAcceptedError
     return name
 
 
 def _table(value: Any) -> Values:
     if not isinstance(value, dict):
-        raise _NotAcceptedError
+        raise NotAcceptedError
     return value
-
-
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 def _option(key: str) -> tuple[str, Callable[[Any], Any]]:
@@ -253,15 +321,14 @@ def _option(key: str) -> tuple[str, Callable[[Any], Any]]:
         try:
             return getattr(from_json(alone, {key: value}, "the file"), key)
         except UsageError:
-            raise _NotAcceptedError from None
+            raise NotAcceptedError from None
 
-    return " or ".join(_WORDS.get(one, repr(one)) for one in kinds), read
+    return " or ".join(map(in_words, kinds)), read
 
 
 _OPTIONS = tuple(EnvConfig().options)
-_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "algorithms": ("a list of names", _names(registry.find)),
-    "tasks": ("a list of names", _names(resolve)),
+_PART_KEYS = ("algorithms", "tasks", "seeds", "total_steps")
+COMMON_KEYS: Keys = {
     "seeds": (
         f"a list of whole numbers from 0 to {SEEDS - 1}, or how many, up to "
         f"{MOST_SEEDS},",
@@ -271,8 +338,16 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "total_steps": ("a whole number from 1 on", _count),
     **{key: _option(key) for key in _OPTIONS},
     "overrides": ("a table of options", _table),
-    "grid": ("a table of options with lists of values", _table),
     "out": ("the name of a folder", _word),
+}
+"""Keys of every file about many runs."""
+_KEYS: Keys = {
+    "algorithms": ("a list of names", _names(registry.find)),
+    "tasks": ("a list of names", _names(resolve)),
+    **COMMON_KEYS,
+    "grid": ("a table of options with lists of values", _table),
+    "skip": ("a list of folders", _folders),
+    "parts": ("a table of parts", _table),
 }
 
 
@@ -299,5 +374,6 @@ def _plain_key(key: str) -> str:
     return re.sub(r"[\"'\s]", "", key)
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def frozen(value: Any) -> Any:
+    """A value of a file as a config has it: lists become tuples."""
+    return tuple(map(frozen, value)) if isinstance(value, list) else value

@@ -8,6 +8,7 @@ class Shout(Callback):
 import contextlib
 import dataclasses
 import math
+import numbers
 import signal
 import threading
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pombu.errors import UsageError
+from pombu.errors import StoppedError, UsageError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -149,13 +150,19 @@ class CallbackList(Callback):
             callback.on_stop(progress)
 
 
+def _is_finite(number: Any) -> bool:
+    return isinstance(number, numbers.Real) and math.isfinite(number)
+
+
 class StopAtReturn(Callback):
     """Stops once the mean real return reaches a target."""
 
     def __init__(self, target: float, metric: str = "return_real") -> None:
         """Stop when `metric` is at least `target`."""
-        if not math.isfinite(target):
-            raise UsageError(f"the target return is {target}: it must be finite.")
+        if not _is_finite(target):
+            raise UsageError(
+                f"the target return is {target!r:.80}: it must be a finite number."
+            )
         self.target = target
         self.metric = metric
 
@@ -172,9 +179,10 @@ class StopAfter(Callback):
 
     def __init__(self, seconds: float) -> None:
         """Stop `seconds` after the start; a resumed run starts counting anew."""
-        if not 0 < seconds < math.inf:
+        if not (_is_finite(seconds) and seconds > 0):
             raise UsageError(
-                f"the limit is {seconds} seconds: it must be above 0 and finite."
+                f"the limit is {seconds!r:.80} seconds: it must be a finite number "
+                "above 0."
             )
         self.seconds = seconds
         self._end = float("inf")
@@ -225,3 +233,11 @@ def stop_requests(notify: Callable[[str], None]) -> Iterator[StopRequest]:
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
+
+
+def stop_error(number: int) -> BaseException:
+    """What to raise once a signal was heeded and nothing is left to lose."""
+    kept = "Stopped; the agent keeps every finished iteration."
+    if number == signal.SIGINT:
+        return KeyboardInterrupt(kept)
+    return StoppedError(kept, number)

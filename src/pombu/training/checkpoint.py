@@ -50,6 +50,10 @@ S = TypeVar("S")
 Array = npt.NDArray[Any]
 
 
+class ReplacedError(UsageError):
+    """Arrays are those of another implementation; says of which."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Identity:
     """What a checkpoint is a checkpoint of."""
@@ -147,6 +151,13 @@ def load(path: Path, template: S, identity: Identity) -> Checkpoint[S]:
     data = read_checked(path / STATE, manifest.state_sha256)
     try:
         state = state_from_bytes(data, template)
+    except ReplacedError as error:
+        raise UsageError(
+            f"{path} was written by pombu {manifest.pombu} with its {error}, which "
+            f"this pombu {__version__} has no more: use the version that wrote it "
+            f"({path.parent.parent / 'versions.json'} names its packages), or train "
+            "again in another folder."
+        ) from None
     except UsageError as error:
         raise UsageError(
             f"{path} does not fit this run's config ({error}): use the config.json "
@@ -222,6 +233,18 @@ def newest(run: Path) -> Manifest | None:
         with contextlib.suppress(DamagedFileError):
             return read_manifest(path)
     return None
+
+
+def shard_checksums(path: str | Path) -> dict[str, str]:
+    """The checksum of every file of episodes that a run's newest checkpoint names.
+
+    Args:
+        path: the run's folder, or a file of its `episodes`; anything else has none.
+    """
+    path = Path(path)
+    run = path.parent.parent if path.is_file() else path
+    saved = newest(run)
+    return {} if saved is None else {one.file: one.sha256 for one in saved.shards}
 
 
 def paths(run: Path) -> list[Path]:
@@ -343,6 +366,9 @@ def state_from_bytes(data: bytes, template: S) -> S:
         raise UsageError(f"not a safetensors file: {error}") from None
     leaves, structure = jax.tree_util.tree_flatten_with_path(template)
     names = {_name(path) for path, _ in leaves}
+    for start, how in getattr(template, "replaced", {}).items():
+        if any(name.startswith(start) for name in arrays):
+            raise ReplacedError(how)
     if odd := sorted(names ^ set(arrays)):
         where = "not in it" if odd[0] in names else "unknown"
         raise UsageError(f"{odd[0]} is {where}")

@@ -5,7 +5,6 @@ A live table, plain lines in a log file, TensorBoard, Weights & Biases.
 
 import collections
 import importlib.util
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from pombu.errors import RunError, UsageError
 from pombu.files import digest
 from pombu.training.callbacks import Callback, Progress
 from pombu.training.metrics import MACHINE_DEPENDENT
-from pombu.training.run import TENSORBOARD, VERSIONS, open_run
+from pombu.training.run import TENSORBOARD, open_run
 
 SHOWN = {
     "return_real": "real return",
@@ -345,7 +344,7 @@ class WeightsAndBiases(Callback):
 
 def _run_id(folder: Path) -> str:
     """The same for every start of one run, and for no other run."""
-    first_start = json.loads((folder / VERSIONS).read_bytes())[0]["started"]
+    first_start = open_run(folder).starts()[0]["started"]
     return digest(f"{folder.resolve()} {first_start}".encode())[:16]
 
 

@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Generic
 
 import jax
@@ -59,7 +58,7 @@ from pombu.training.metrics import (
     require_learning,
     require_rows,
 )
-from pombu.training.run import EVALUATION, Run, write_json
+from pombu.training.run import Run
 
 SCORE = "return_real"
 DIVERGED = "diverged.safetensors"
@@ -126,7 +125,7 @@ def learn(
                     f"Measuring what was learned in {number} more episodes; "
                     "every step is planned, so this takes a while."
                 )
-            write_evaluation(run.path, algorithm.task, policy, number)
+            write_evaluation(run, algorithm.task, policy, number)
         return result
 
 
@@ -456,7 +455,8 @@ def evaluate(
 
 
 def _require_episodes(number: Any) -> None:
-    if not (isinstance(number, int) and 1 <= number <= MOST_EPISODES):
+    whole = isinstance(number, int) and not isinstance(number, bool)
+    if not (whole and 1 <= number <= MOST_EPISODES):
         raise UsageError(
             f"episodes is {number!r}; it must be a whole number from 1 to "
             f"{MOST_EPISODES}."
@@ -464,7 +464,7 @@ def _require_episodes(number: Any) -> None:
 
 
 def write_evaluation(
-    run: Path, task: Task, policy: Policy, episodes: int = FINAL_EPISODES
+    run: Run, task: Task, policy: Policy, episodes: int = FINAL_EPISODES
 ) -> None:
     """Measure a run's last policy, with and without its noise, and a random one.
 
@@ -476,5 +476,4 @@ def write_evaluation(
         noisy = evaluate(task, policy, episodes, deterministic=False)
     chance = evaluate(task, random_policy(task), episodes, deterministic=False)
     measured = {"deterministic": still, "stochastic": noisy, "random": chance}
-    content = {name: one.to_json() for name, one in measured.items()}
-    write_json(run / EVALUATION, content)
+    run.write_evaluation({name: one.to_json() for name, one in measured.items()})

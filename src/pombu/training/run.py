@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,13 +38,16 @@ from pombu.errors import (
     require_ranges,
 )
 from pombu.files import (
+    DamagedFileError,
     changes,
     json_digest,
     not_through_links,
     parse_json,
     require_no_links,
+    sealed,
     set_aside,
     temporary_name,
+    unsealed,
     write_atomic,
 )
 from pombu.parallel import usable_cores
@@ -72,6 +75,9 @@ PACKAGES = (
     "gymnasium",
     "mujoco",
     "safetensors",
+    "sbx-rl",
+    "flax",
+    "tfp-nightly",
     "stable-baselines3",
     "torch",
     "matplotlib",
@@ -190,17 +196,40 @@ class Run:
     def record_start(self) -> None:
         """Add this process's versions and machine to those of earlier starts."""
         path = self.path / VERSIONS
-        earlier: Any = []
-        if path.exists():
-            try:
-                earlier = parse_json(path.read_bytes())
-            except ValueError:
-                earlier = None
-            if not isinstance(earlier, list):
-                # It only tells of the past: a damaged one must not end the run.
-                set_aside(path)
-                earlier = []
-        write_json(path, [*earlier, provenance()])
+        try:
+            earlier = self.starts()
+        except DamagedFileError:
+            # It only tells of the past: a damaged one must not end the run.
+            set_aside(path)
+            earlier = []
+        write_json(path, list(map(sealed, [*earlier, provenance()])))
+
+    def starts(self) -> list[dict[str, Any]]:
+        """What `versions.json` says of every start, oldest first.
+
+        Raises:
+            DamagedFileError: It is not as it was written.
+        """
+        path = self.path / VERSIONS
+        if not path.exists():
+            return []
+        content = _read_json(path)
+        if not isinstance(content, list):
+            raise DamagedFileError(path, "it is no list of starts")
+        return [unsealed(path, start) for start in content]
+
+    def write_evaluation(self, measured: Mapping[str, Any]) -> None:
+        """Keep the returns of the final policy."""
+        write_json(self.path / EVALUATION, sealed(measured))
+
+    def evaluation(self) -> dict[str, Any] | None:
+        """What `evaluation.json` says; None until the run has ended.
+
+        Raises:
+            DamagedFileError: It is not as it was written.
+        """
+        path = self.path / EVALUATION
+        return unsealed(path, _read_json(path)) if path.exists() else None
 
     def record_observation(self, parts: list[dict[str, Any]] | None) -> None:
         """Keep how observations are flattened, where they are.
@@ -377,6 +406,13 @@ def _config_changed(path: Path, content: dict[str, Any]) -> str:
     )
 
 
+def _read_json(path: Path) -> Any:
+    try:
+        return parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        raise DamagedFileError(path, "it cannot be read") from None
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write JSON for people and programs, atomically."""
     write_atomic(path, (json.dumps(content, indent=2) + "\n").encode())
@@ -384,7 +420,7 @@ def write_json(path: Path, content: Any) -> None:
 
 def _spec_json(spec: RunSpec) -> dict[str, Any]:
     content = dataclasses.asdict(spec)
-    return {"format": 1, **content, "sha256": json_digest(content)}
+    return {"format": 1, **sealed(content)}
 
 
 def provenance() -> dict[str, Any]:

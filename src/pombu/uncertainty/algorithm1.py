@@ -358,7 +358,14 @@ def _array(name: str, value: Any) -> Float[Array, "..."]:
     """A JAX array of floats, finite where its values are known (not traced)."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
-    array = jnp.asarray(value)
+    try:
+        array = jnp.asarray(value)
+        if jnp.iscomplexobj(array):
+            raise TypeError("complex numbers")
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"{name} is {value!r:.80}: give an array of numbers."
+        ) from None
     if not jnp.issubdtype(array.dtype, jnp.floating):
         array = array.astype(jnp.result_type(float))
     if not isinstance(array, jax.core.Tracer):

@@ -139,12 +139,7 @@ def fit(
         UsageError: There are fewer than `LEAST_EPISODES`, or nothing to compare: the
             members agree everywhere, or no prediction is finite.
     """
-    episodes = len(real.lengths)
-    if episodes < LEAST_EPISODES:
-        raise UsageError(
-            f"There are {episodes} real episodes; a calibration needs at least "
-            f"{LEAST_EPISODES}: evaluate more of them."
-        )
+    episodes = _require_episodes(real)
     # 1. Every return's error and its sigma for every rho.
     errors, deviations = _one_step(real)
     by_n = [
@@ -176,6 +171,25 @@ def fit(
     )
 
 
+def scale_of(
+    real: RealSteps,
+    gamma: float,
+    correlation: Correlation = 0,
+    ddof: int = 0,
+    steps: Sequence[int] = STEPS,
+) -> float:
+    """c, by which a given kind of sigma is to be multiplied: the root of mean z^2.
+
+    Every n has the same say, as in `fit`, which also chooses rho.
+
+    Raises:
+        UsageError: There are fewer than `LEAST_EPISODES`, or nothing to compare.
+    """
+    _require_episodes(real)
+    squares = mean_z_squared(real, gamma, correlation, ddof, steps)
+    return _rho_and_scale([np.array([[square]]) for square in squares.values()])[1]
+
+
 class _Cut(NamedTuple):
     """Windows of n steps: where they are, and the errors of their returns."""
 
@@ -198,6 +212,17 @@ class _ForEveryRho(NamedTuple):
     def z(self) -> Float64[ndarray, "R w"]:
         """error / sigma."""
         return np.asarray(self.error / self.sigma)
+
+
+def _require_episodes(real: RealSteps) -> int:
+    """How many there are; refused if they are too few."""
+    episodes = len(real.lengths)
+    if episodes < LEAST_EPISODES:
+        raise UsageError(
+            f"There are {episodes} real episodes; a calibration needs at least "
+            f"{LEAST_EPISODES}: evaluate more of them."
+        )
+    return episodes
 
 
 def _one_step(

@@ -21,7 +21,7 @@ from pombu.errors import (
     UsageError,
     require_ranges,
 )
-from pombu.optim.config import ValueConfig
+from pombu.optim.config import CriticConfig
 
 Propagation = Literal["ts1", "tsinf", "mean"]
 """How imagined particles move: a fresh member at every step, the same member all along,
@@ -97,8 +97,8 @@ class PETSConfig(Growing):
     """The learned dynamics and its fit."""
     planner: PlannerConfig = field(default_factory=PlannerConfig)
     """The search for actions."""
-    value: ValueConfig = field(
-        default_factory=lambda: ValueConfig(
+    value: CriticConfig = field(
+        default_factory=lambda: CriticConfig(
             learning_rate=1e-3, final_learning_rate=1e-4, epochs=5, minibatch=250
         )
     )

@@ -1,7 +1,9 @@
 """PETS's presets.
 
-`paper` has the published values, with its one episode of 1000 steps per iteration cut
-into the task's episodes, which are then planned side by side.
+`fast` moves one particle along the ensemble's mean (mode E of the published code), so
+it plans without trajectory sampling. `paper` has the published values, with its one
+episode of 1000 steps per iteration cut into the task's episodes, which are then planned
+side by side.
 """
 
 from dataclasses import replace
@@ -9,7 +11,7 @@ from dataclasses import replace
 from pombu.algorithms.pets.config import PETSConfig, PlannerConfig
 from pombu.algorithms.presets import horizon_of, is_point, trajectories
 from pombu.dynamics.config import GaussianModelConfig
-from pombu.optim.config import ValueConfig
+from pombu.optim.config import CriticConfig
 
 _REAL_STEPS = 1000
 _TOTAL = 200_000
@@ -25,7 +27,12 @@ def paper(task: str, horizon: int | None) -> PETSConfig:
 
 
 def fast(task: str, horizon: int | None) -> PETSConfig:
-    """The ensemble's mean instead of particles, and an eighth of the sequences.
+    """The ensemble's mean instead of trajectory sampling, and an eighth of sequences.
+
+    One particle per sequence, `propagation = "mean"`, asks a network a quarter as often
+    as TS∞'s twenty, for each of which one of the five members answers. A sequence is
+    then not ranked by how far members or their noise lead apart, so this is no
+    trajectory sampling; `--planner.propagation tsinf` is.
 
     It looks as far ahead as the paper: with the true dynamics, twenty steps instead of
     thirty throw the cheetah on its back.
@@ -107,6 +114,6 @@ def smoke(task: str, horizon: int | None) -> PETSConfig:
             propagation="tsinf",
             particles=2,
         ),
-        value=ValueConfig(hidden=(16, 16), epochs=2, minibatch=50),
+        value=CriticConfig(hidden=(16, 16), epochs=2, minibatch=50),
         value_samples=100,
     )

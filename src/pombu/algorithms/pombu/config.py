@@ -16,6 +16,7 @@ from pombu.errors import (
     require_ranges,
 )
 from pombu.optim.config import PolicyConfig, TailConfig, ValueConfig
+from pombu.uncertainty.n_step import LEAST_EPISODES
 
 ALPHA_FACTOR = 1.3
 """How fast alpha gives way, per update."""
@@ -86,6 +87,30 @@ class POMBUConfig(Growing):
                 "tail.use continues the uncertainty where V continues the return, and "
                 "returns.bootstrap is off: set both or neither."
             )
+
+        if self.corrects and not self.calibration.use:
+            raise UsageError(
+                "returns.recalibrate and returns.correlation = fitted take numbers "
+                "from evaluations, and calibration.use is off: set it, or leave both."
+            )
+        if self.corrects and self.evaluation_episodes < LEAST_EPISODES:
+            raise UsageError(
+                "returns.recalibrate and returns.correlation = fitted need evaluations "
+                f"of {LEAST_EPISODES} episodes or more, and evaluation_episodes is "
+                f"{self.evaluation_episodes}: raise it."
+            )
+        changed = self.corrects or self.returns.correlation != "none"
+        if changed and self.model.kind == "simulator":
+            raise UsageError(
+                "returns.correlation and returns.recalibrate say what is made of the "
+                "members' disagreement, and model.kind = simulator has none: leave "
+                "them."
+            )
+
+    @property
+    def corrects(self) -> bool:
+        """Whether the uncertainty that learning uses depends on real episodes."""
+        return self.returns.recalibrate or self.returns.correlation == "fitted"
 
     def next_alpha(self, alpha: float, kl: SupportsFloat) -> float:
         """alpha for the next update, given this one's and the KL that came of it."""

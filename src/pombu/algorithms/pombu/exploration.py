@@ -20,6 +20,7 @@ from pombu.optim.objectives import centred, weighted_mean
 from pombu.optim.ppo import prepare
 from pombu.parallel import Workers
 from pombu.rollout.imagine import Imagined
+from pombu.rollout.returns import Correction
 from pombu.uncertainty.algorithm1 import standard_deviation
 
 
@@ -53,6 +54,7 @@ def exploration_metrics(
     look: Callable[[GaussianPolicy], Imagined],
     returns: ReturnConfig,
     workers: Workers,
+    correction: Correction | None = None,
 ) -> dict[str, float]:
     """How far exploration policies are from the policy, and from one another.
 
@@ -63,12 +65,13 @@ def exploration_metrics(
             and with the same random draws for every policy.
         returns: units of the uncertainty.
         workers: threads to imagine with.
+        correction: how errors of different steps depend.
     """
     before, *after = workers.map(look, [policy, *explorers])
 
     def mean_uncertainty(seen: Imagined) -> float:
         """Mean sqrt(D) in units of scaled reward, the same for every policy."""
-        _, goals = prepare(seen, returns)
+        _, goals = prepare(seen, returns, correction)
         return float(_mean_root(goals.variances, seen.weight))
 
     usual, sought = mean_uncertainty(before), [mean_uncertainty(s) for s in after]

@@ -9,6 +9,7 @@ MEPPO is the same with alpha = 0, beta = 0 and no exploration policies.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -36,13 +37,15 @@ from pombu.algorithms.pombu.exploration import (
 )
 from pombu.data import Normaliser
 from pombu.data.episodes import EpisodeStore
+from pombu.dynamics.config import ReturnConfig
 from pombu.dynamics.fit import fresh_ensemble
 from pombu.envs import Episode, Task
 from pombu.nn import (
-    MLP,
     GaussianPolicy,
+    Value,
     VarianceValue,
     entropy,
+    init_timed_value,
     init_value,
     init_variance,
 )
@@ -57,10 +60,17 @@ from pombu.optim.ppo import (
     value_adam,
 )
 from pombu.rng import Keys
-from pombu.rollout.held_out import Calibrated, calibration_of, not_calibrated
+from pombu.rollout.held_out import (
+    Calibrated,
+    calibration_of,
+    correction_of,
+    no_correction,
+    not_calibrated,
+)
 from pombu.rollout.imagine import Imagined
 from pombu.rollout.plan import RolloutPlan, outlook
 from pombu.rollout.real import alone, gather
+from pombu.rollout.returns import Correction
 from pombu.training.algorithm import StageTimer
 
 
@@ -70,13 +80,16 @@ class State(WithEnsemble):
     alpha: np.ndarray
     """The penalty's weight now."""
     policy_optimiser: Any
-    value: MLP
+    value: Value
     value_optimiser: Any
     tail: VarianceValue | None = None
     """U_psi; None where nothing continues D past the end of a trajectory."""
     tail_optimiser: Any = None
     calibration: Calibrated | None = None
     """How sigma is corrected; None where that is not asked for."""
+    correction: Correction | None = None
+    """How the uncertainty in objective and bonus is corrected; None where it is the
+    members' own."""
 
 
 class Learner(EnsembleLearner[POMBUConfig, State]):
@@ -99,10 +112,15 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         config, task = self.config, self.task
         keys = Keys(seed, 0)
         dim, fresh = task.observation_dim, self.fresh_fields(seed)
-        value = init_value(keys.jax("value"), dim, config.value.hidden)
+        horizon = self.task.horizon if config.value.clock else None
+        value: Value = init_value(keys.jax("value"), dim, config.value.hidden)
+        if horizon is not None:
+            value = init_timed_value(
+                keys.jax("value"), dim, config.value.hidden, horizon
+            )
         tail = None
         if config.tail.use:
-            tail = init_variance(keys.jax("tail"), dim, config.tail.hidden)
+            tail = init_variance(keys.jax("tail"), dim, config.tail.hidden, horizon)
         return State(
             **fresh,
             alpha=np.asarray(config.alpha, float),
@@ -113,6 +131,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
             tail_optimiser=tail and value_adam(config.tail).init(tail.network),
             ensemble=fresh_ensemble(keys.jax("ensemble"), task, config.model),
             calibration=not_calibrated() if self.calibrates else None,
+            correction=no_correction() if config.corrects else None,
         )
 
     @property
@@ -155,7 +174,23 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
             self.task.horizon,
         )
         state = eqx.tree_at(lambda s: s.calibration, state, found)
-        return state, found.metrics()
+        if state.correction is None:
+            return state, found.metrics()
+        correction = correction_of(
+            state.correction,
+            self.config.returns,
+            state.value,
+            self.dynamics(state),
+            self.rules,
+            real,
+            self.task.horizon,
+        )
+        state = eqx.tree_at(lambda s: s.correction, state, correction)
+        return state, {
+            **found.metrics(),
+            "uncertainty_scale": float(correction.scale),
+            "uncertainty_rho": float(correction.rho),
+        }
 
     def explore(
         self, state: State, episodes: EpisodeStore
@@ -266,13 +301,16 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         value, value_optimiser = state.value, state.value_optimiser
         tail, tail_optimiser = state.tail, state.tail_optimiser
         alpha = float(state.alpha)
+        units = config.returns, state.correction
+        if cautious:
+            units = _bounded(*units)
         summaries, shares = [], []
         for i in range(config.updates):
             with stage("imagine"):
                 imagined = imagine_batch(
                     policy, value, plan._replace(number=i, tail=tail)
                 )
-                batch, goals = prepare(imagined, config.returns, cautious)
+                batch, goals = prepare(imagined, *units)
                 share = None
                 if cautious:
                     doubt = centre_bonus(goals.uncertainty, imagined.weight)
@@ -361,7 +399,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
                 state.tail,
             )
             imagined = imagine_batch(state.policy, state.value, plan)
-            batch, goals = prepare(imagined, config.returns)
+            batch, goals = prepare(imagined, config.returns, state.correction)
             bonus = batch.uncertainty
             if config.exploration.centred:
                 bonus = centre_bonus(goals.uncertainty, imagined.weight)
@@ -392,7 +430,12 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
             (stack, normaliser),
             imagined,
             exploration_metrics(
-                state.policy, policies, look, config.returns, self.workers
+                state.policy,
+                policies,
+                look,
+                config.returns,
+                self.workers,
+                state.correction,
             ),
         )
 
@@ -402,3 +445,17 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         if not self.config.exploration.random_members:
             return jnp.full(members, 1.0 / members)
         return jax.random.dirichlet(key, jnp.ones(members))
+
+
+def _bounded(
+    returns: ReturnConfig, correction: Correction | None
+) -> tuple[ReturnConfig, Correction | None]:
+    """What makes D the bound that holds however the errors of steps depend.
+
+    Where members say themselves how theirs do, that is left as it is.
+    """
+    if returns.correlation == "full":
+        return returns, correction
+    scale = jnp.ones(()) if correction is None else correction.scale
+    whole = Correction(jnp.ones(()), scale)
+    return replace(returns, correlation="fitted"), whole

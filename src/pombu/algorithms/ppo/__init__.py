@@ -1,1 +1,1 @@
-"""PPO, by Stable-Baselines3."""
+"""PPO, by sbx."""

@@ -23,7 +23,7 @@ from pombu.errors import (
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """Proximal policy optimisation (Schulman et al., 2017), by Stable-Baselines3.
+    """Proximal policy optimisation (Schulman et al., 2017), by sbx.
 
     Defaults are those of the paper's own baseline.
     """
@@ -42,7 +42,7 @@ class PPOConfig:
     activation: Literal["tanh", "relu"] = "tanh"
     """What comes after each hidden layer."""
     orthogonal: bool = True
-    """Start from orthogonal layers with a tiny policy output."""
+    """Start from a tiny, orthogonal output layer of the policy."""
     log_std: LogStd = 0.0
     """Logarithm of the standard deviation to start from."""
     learning_rate: Rate = 3e-4

@@ -1,4 +1,4 @@
-"""PPO: proximal policy optimisation (Schulman et al., 2017), by Stable-Baselines3.
+"""PPO: proximal policy optimisation (Schulman et al., 2017), by sbx.
 
 One iteration collects real trajectories with the policy, trains policy and value
 function on them, and evaluates. Whole trajectories make up a batch; where a time limit
@@ -11,28 +11,33 @@ from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
-from pombu.algorithms.base import Progress, keys_of
+from pombu.algorithms.base import init_counters, keys_of
 from pombu.algorithms.ppo.config import PPOConfig
 from pombu.algorithms.stable_baselines import (
-    ACTIVATIONS,
     PPO,
-    ActorCriticPolicy,
-    Learned,
     RolloutBuffer,
-    Snapshot,
+    SbxState,
     Spaces,
+    act_with,
+    bits,
+    fresh,
     logged,
-    policy_of,
+    plain_mean,
+    read,
     seeded,
     silent,
-    tensor,
-    without_gradients,
+    torch,
+    write,
 )
 from pombu.data import Experience, Moments, learn_from, no_experience
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import Episode, Task, collect
+from pombu.nn import PlainPolicy
 from pombu.rng import Keys
 from pombu.rollout.real import evaluate
 from pombu.training.algorithm import Policy, StageTimer
@@ -52,10 +57,12 @@ IDLE = (
 )
 
 
-class State(Progress):
-    """Everything that a run is, beside its episodes; nothing is ever imagined."""
+_ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 
-    networks: Snapshot
+
+class State(SbxState):
+    """The same, with the units of observations and rewards."""
+
     experience: Experience
 
 
@@ -79,20 +86,31 @@ class Learner:
         self.task = task
         self.config = config
         self._rate = config.learning_rate
-        self._model = self._build(0)
+        self._model = self._build()
 
     def init(self, seed: int) -> State:
         """Untrained networks and no experience."""
-        zero = np.asarray(0)
-        networks = learned(self._build(seed)).read()
-        experience = no_experience(self.task.observation_dim, self.task.action_dim)
-        return State(np.asarray(seed), zero, zero, zero, networks, experience)
+        key, clip = Keys(seed, 0).jax("networks"), self.config.gradient_clip
+        return State(
+            **init_counters(seed),
+            networks=fresh(self._model, key, clip),
+            experience=no_experience(self.task.observation_dim, self.task.action_dim),
+        )
 
     def policy(self, state: State) -> Policy:
         """The policy, to act with."""
-        model = self._build(0)
-        learned(model).write(state.networks)
-        return policy_of(model.policy, self._preparing(state))
+        return act_with(self._model, state.networks, self._preparing(state))
+
+    def plain_policy(self, state: State) -> PlainPolicy:
+        """The policy's mean and noise, to take away."""
+        size = self.task.observation_dim
+        mean, std = np.zeros(size), np.ones(size)
+        if self.config.normalise_observations:
+            moments = state.experience.observation
+            mean, std = moments.mean, moments.std
+        noise = state.networks["actor_state"]["params"]["params"]["log_std"]
+        network = plain_mean(state.networks, self.config.activation)
+        return PlainPolicy(network, mean, std, noise)
 
     def iterate(
         self, state: State, episodes: EpisodeStore, stage: StageTimer
@@ -100,10 +118,11 @@ class Learner:
         """Collect, train and evaluate."""
         config, model = self.config, self._model
         keys = keys_of(state)
-        learned(model).write(state.networks)
+        write(model, state.networks)
         model.set_logger(silent())
-        with stage("collect"), seeded(keys.numpy("collect")):
-            recorder = Recorder(model.policy, self._preparing(state))
+        with stage("collect"):
+            key = keys.jax("collect")
+            recorder = Recorder(model, self._preparing(state), key)
             seeds = keys.episodes("collect", config.trajectories)
             collected = collect(self.task, recorder.act, seeds)
             episodes.append(collected)
@@ -122,7 +141,7 @@ class Learner:
             (
                 state.iteration + 1,
                 state.real_steps + len(rollout.rewards),
-                learned(model).read(),
+                read(model),
                 experience,
             ),
         )
@@ -139,13 +158,14 @@ class Learner:
             "return_scale": scale,
         }
 
-    def _build(self, seed: int) -> PPO:
+    def _build(self) -> PPO:
         config = self.config
-        with seeded(Keys(seed, 0).numpy("networks")):
+        # sbx draws a seed for weights, which are replaced by those of a state.
+        with seeded((0,)):
             return PPO(
                 "MlpPolicy",
                 Spaces(self.task),
-                # Stable-Baselines3 asks before every update.
+                # sbx asks before every update.
                 learning_rate=lambda _: self._rate,
                 # The buffer is replaced by each iteration's own.
                 n_steps=config.minibatch,
@@ -159,7 +179,7 @@ class Learner:
                 max_grad_norm=config.gradient_clip,
                 policy_kwargs={
                     "net_arch": list(config.hidden),
-                    "activation_fn": ACTIVATIONS[config.activation],
+                    "activation_fn": _ACTIVATIONS[config.activation],
                     "ortho_init": config.orthogonal,
                     "log_std_init": config.log_std,
                 },
@@ -190,7 +210,8 @@ class Learner:
         buffer.rewards[:, 0] = rollout.rewards
         buffer.episode_starts[:, 0] = rollout.starts
         buffer.pos, buffer.full = len(rollout.rewards), True
-        buffer.compute_returns_and_advantage(tensor(np.zeros(1)), np.ones(1))
+        beyond = torch.zeros(1)
+        buffer.compute_returns_and_advantage(beyond, np.ones(1))
         return buffer
 
 
@@ -199,22 +220,29 @@ class Recorder:
 
     def __init__(
         self,
-        policy: ActorCriticPolicy,
+        model: PPO,
         prepare: Callable[[np.ndarray], np.ndarray],
+        key: PRNGKeyArray,
     ) -> None:
-        self._policy = policy
+        self._policy = model.policy
         self._prepare = prepare
+        self._key = key
         self._drawn: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     def act(self, observations: np.ndarray, step: int) -> np.ndarray:
         """Draw actions, one row per episode."""
-        with without_gradients():
-            actions, values, log_probs = self._policy(
-                tensor(self._prepare(observations))
-            )
-        drawn: np.ndarray = actions.numpy()
-        self._drawn.append((drawn, values.numpy()[:, 0], log_probs.numpy()))
+        drawn, log_probs, values = self._draw(observations, step)
+        self._drawn.append((drawn, values, log_probs))
         return drawn
+
+    def _draw(
+        self, observations: np.ndarray, step: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Actions, their log-probabilities, and values."""
+        key = bits(jax.random.fold_in(self._key, step))
+        found = self._policy.predict_all(self._prepare(observations), key)
+        actions, log_probs, values = map(np.asarray, found)
+        return actions, log_probs, values
 
     def rollout(
         self, episodes: Sequence[Episode], reward_scale: float, gamma: float
@@ -229,12 +257,11 @@ class Recorder:
             for rows in map(np.stack, zip(*self._drawn, strict=True))
         )
         final = np.stack([e.observations[-1] for e in episodes])
-        with without_gradients():
-            beyond = self._policy.predict_values(tensor(self._prepare(final)))
+        beyond = self._draw(final, 0)[2]
         rewards = [e.rewards / reward_scale for e in episodes]
-        for episode, own, value in zip(episodes, rewards, beyond.numpy(), strict=True):
+        for episode, own, value in zip(episodes, rewards, beyond, strict=True):
             if not episode.terminated:
-                own[-1] += gamma * value[0]
+                own[-1] += gamma * value
         return Rollout(
             self._prepare(np.concatenate([e.observations[:-1] for e in episodes])),
             np.concatenate(actions),
@@ -243,11 +270,6 @@ class Recorder:
             np.concatenate(rewards),
             np.concatenate([np.arange(len(e)) == 0 for e in episodes]),
         )
-
-
-def learned(model: PPO) -> Learned:
-    """What training changes: the networks and their one optimiser."""
-    return Learned(model.policy.state_dict(), [model.policy.optimizer])
 
 
 def normalise(moments: Moments, observations: np.ndarray) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""SAC, by Stable-Baselines3."""
+"""SAC, and DroQ, TQC and CrossQ which share its loop, by sbx."""

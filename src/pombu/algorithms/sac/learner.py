@@ -1,4 +1,4 @@
-"""SAC: soft actor-critic (Haarnoja et al., 2018), by Stable-Baselines3.
+"""SAC, DroQ, TQC and CrossQ, by sbx.
 
 One iteration collects real trajectories in bouts, each followed by as many gradient
 steps as its real steps ask for, and evaluates. The replay buffer is a view of the run's
@@ -6,27 +6,43 @@ episodes: it is filled from them as an iteration begins, and never stored.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
-from pombu.algorithms.base import Progress, keys_of
-from pombu.algorithms.sac.config import SACConfig
+from pombu.algorithms.base import init_counters, keys_of
+from pombu.algorithms.sac.config import (
+    CrossQConfig,
+    DroQConfig,
+    OffPolicyConfig,
+    SACConfig,
+    TQCConfig,
+)
 from pombu.algorithms.stable_baselines import (
     SAC,
-    Learned,
+    TQC,
+    CrossQ,
     ReplayBuffer,
-    Snapshot,
+    SbxState,
     Spaces,
+    act_with,
+    bits,
+    fresh,
     logged,
-    policy_of,
+    plain_mean,
+    read,
     seeded,
     silent,
     to_policy_space,
-    without_gradients,
+    write,
 )
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import Episode, Task, collect
+from pombu.nn import PlainPolicy
 from pombu.rng import Keys
 from pombu.rollout.real import Act, evaluate
 from pombu.training.algorithm import Policy, StageTimer
@@ -37,132 +53,192 @@ _LOGGED = {
     "train/ent_coef": "temperature",
 }
 
-
-class State(Progress):
-    """Everything that a run is, beside its episodes; nothing is ever imagined."""
-
-    networks: Snapshot
+_BLOCKS = (64, 8, 1)
+"""Gradient steps of the actor that one compiled program takes: three programs instead
+of one for every number of steps, which differs where episodes end early."""
+_MOST = 64
+"""Gradient steps of the critics in a block, where there is a smaller one."""
+_ENTROPY_STATES = 1000
+"""States in which the policy's entropy is measured."""
 
 
 class Learner:
-    """SAC over one task: `init` a state, then `iterate` it."""
+    """An off-policy algorithm over one task: `init` a state, then `iterate` it."""
 
-    def __init__(self, task: Task, config: SACConfig, name: str = "sac") -> None:
+    def __init__(self, task: Task, config: OffPolicyConfig, name: str = "sac") -> None:
         self.name = name
         self.task = task
         self.config = config
-        self._model = self._build(0)
+        self._model = _model(task, config)
 
-    def init(self, seed: int) -> State:
+    def init(self, seed: int) -> SbxState:
         """Untrained networks."""
-        zero = np.asarray(0)
-        return State(
-            np.asarray(seed), zero, zero, zero, learned(self._build(seed)).read()
-        )
+        key, rate = Keys(seed, 0).jax("networks"), self.config.learning_rate
+        return SbxState(**init_counters(seed), networks=fresh(self._model, key, rate))
 
-    def policy(self, state: State) -> Policy:
+    def policy(self, state: SbxState) -> Policy:
         """The actor, to act with."""
-        model = self._build(0, capacity=1)
-        learned(model).write(state.networks)
-        return policy_of(model.policy)
+        return act_with(self._model, state.networks)
+
+    def plain_policy(self, state: SbxState) -> PlainPolicy:
+        """The actor's mean, to take away."""
+        size = self.task.observation_dim
+        mean = plain_mean(state.networks, "relu")
+        return PlainPolicy(mean, np.zeros(size), np.ones(size), squash=True)
 
     def iterate(
-        self, state: State, episodes: EpisodeStore, stage: StageTimer
-    ) -> tuple[State, dict[str, float]]:
+        self, state: SbxState, episodes: EpisodeStore, stage: StageTimer
+    ) -> tuple[SbxState, dict[str, float]]:
         """Collect and train, bout by bout, and evaluate."""
-        config, model = self.config, self._model
+        config, model, buffer = self.config, self._model, self._buffer
         keys = keys_of(state)
-        learned(model).write(state.networks)
+        write(model, state.networks)
         model.set_logger(silent())
-        buffer = model.replay_buffer
-        assert buffer is not None
+        model.replay_buffer = buffer
         fill(buffer, list(episodes), 0, self.task)
         steps = int(state.real_steps)
         seeds = keys.episodes("collect", config.trajectories)
         collected: list[Episode] = []
         for first in range(0, config.trajectories, config.bout):
-            with stage("collect"), seeded(keys.numpy("collect", first)):
+            with stage("collect"):
                 bout = collect(
                     self.task,
-                    self._explore(steps),
+                    self._explore(steps, keys, first),
                     seeds[first : first + config.bout],
                 )
                 episodes.append(bout)
                 fill(buffer, bout, steps, self.task)
             with stage("improve"), seeded(keys.numpy("improve", first)):
-                new = sum(map(len, bout))
-                steps += new
-                updates = round(config.updates_per_step * new)
-                if steps >= config.learning_starts and updates:
-                    model.train(updates, config.batch_size)
+                before, steps = steps, steps + sum(map(len, bout))
+                if steps >= config.learning_starts:
+                    due = actor_steps(before, steps, config)
+                    self._train(due, keys.jax("improve", first))
             collected += bout
         state = eqx.tree_at(
             lambda s: (s.iteration, s.real_steps, s.networks),
             state,
-            (state.iteration + 1, np.asarray(steps), learned(model).read()),
+            (state.iteration + 1, np.asarray(steps), read(model)),
         )
         with stage("evaluate"):
             number = stage.evaluation_episodes(config.evaluation_episodes)
             evaluated, real = evaluate(self.task, self.policy(state), number, keys)
-        with seeded(keys.numpy("entropy")):
-            entropy = self._entropy(real or collected)
         return state, {
             **evaluated,
             **logged(model.logger, _LOGGED),
-            "entropy": entropy,
+            "entropy": self._entropy(real or collected, keys),
             "return_collected": float(np.mean([e.rewards.sum() for e in collected])),
         }
 
-    def _build(self, seed: int, capacity: int | None = None) -> SAC:
-        config = self.config
-        entropy = "auto" if config.temperature is None else config.temperature
-        target = "auto" if config.target_entropy is None else config.target_entropy
-        with seeded(Keys(seed, 0).numpy("networks")):
-            return SAC(
-                "MlpPolicy",
-                Spaces(self.task),
-                learning_rate=config.learning_rate,
-                buffer_size=capacity or config.capacity,
-                batch_size=config.batch_size,
-                tau=config.tau,
-                gamma=config.gamma,
-                ent_coef=entropy,
-                target_entropy=target,
-                policy_kwargs={"net_arch": list(config.hidden)},
-                device="cpu",
-            )
+    @cached_property
+    def _buffer(self) -> ReplayBuffer:
+        spaces = Spaces(self.task)
+        return ReplayBuffer(
+            self.config.capacity,
+            spaces.observation_space,
+            spaces.action_space,
+            device="cpu",
+        )
 
-    def _explore(self, steps: int) -> Act:
+    def _train(self, actor_steps: int, key: PRNGKeyArray) -> None:
+        """Steps of the actor, each after `policy_delay` steps of the critics."""
+        config, model = self.config, self._model
+        for number, block in enumerate(blocks(actor_steps, config.policy_delay)):
+            model.key = bits(jax.random.fold_in(key, number))
+            # The actor's turn is counted from here, so that blocks are all alike.
+            model._n_updates = 0
+            model.train(block * config.policy_delay, config.batch_size)
+
+    def _explore(self, steps: int, keys: Keys, first: int) -> Act:
         """Who acts after so many real steps."""
-        policy, size = self._model.policy, self.task.action_dim
-        random = self.config.start == "random" and steps < self.config.learning_starts
+        config, size = self.config, self.task.action_dim
+        if config.start == "random" and steps < config.learning_starts:
+            rng = np.random.default_rng(keys.numpy("collect", first))
+            return lambda seen, step: rng.uniform(-1.0, 1.0, (len(seen), size))
+        policy = act_with(self._model, read(self._model))
+        key = keys.jax("collect", first)
+        return lambda seen, step: policy(seen, False, jax.random.fold_in(key, step))
 
-        def act(observations: np.ndarray, step: int) -> np.ndarray:
-            if random:
-                return np.random.uniform(-1.0, 1.0, (len(observations), size))
-            actions, _ = policy.predict(observations, deterministic=False)
-            return actions
-
-        return act
-
-    def _entropy(self, episodes: Sequence[Episode]) -> float:
+    def _entropy(self, episodes: Sequence[Episode], keys: Keys) -> float:
         """Minus the mean log-probability of fresh actions along the episodes."""
         states = np.concatenate([e.observations[:-1] for e in episodes])
-        with without_gradients():
-            tensor, _ = self._model.policy.obs_to_tensor(states)
-            _, log_prob = self._model.actor.action_log_prob(tensor)
-        return -float(log_prob.mean())
+        rng = np.random.default_rng(keys.numpy("entropy"))
+        # Always as many, so that one compiled program serves.
+        rows = states[rng.integers(len(states), size=_ENTROPY_STATES)]
+        actor = self._model.policy.actor_state
+        return -float(_log_prob(actor, rows, bits(keys.jax("entropy"))).mean())
 
 
-def learned(model: SAC) -> Learned:
-    """What training changes: actor, critics, their targets and the temperature."""
-    tensors = dict(model.policy.state_dict())
-    optimisers = [model.actor.optimizer, model.critic.optimizer]
-    if model.ent_coef_optimizer is not None:
-        assert model.log_ent_coef is not None
-        tensors["log_temperature"] = model.log_ent_coef
-        optimisers.append(model.ent_coef_optimizer)
-    return Learned(tensors, optimisers)
+def _model(task: Task, config: OffPolicyConfig) -> SAC | TQC | CrossQ:
+    """The model of a config, with room for one transition."""
+    learned, aim = config.temperature is None, config.target_entropy
+    critics = list(getattr(config, "critic_hidden", config.hidden))
+    networks: dict[str, Any] = {
+        "net_arch": {"pi": list(config.hidden), "qf": critics},
+    }
+    settings: dict[str, Any] = {
+        "policy": "MlpPolicy",
+        "env": Spaces(task),
+        "learning_rate": config.learning_rate,
+        "buffer_size": 1,
+        "batch_size": config.batch_size,
+        "gamma": config.gamma,
+        "policy_delay": config.policy_delay,
+        "ent_coef": "auto" if learned else config.temperature,
+        "target_entropy": "auto" if aim is None else aim,
+        "policy_kwargs": networks,
+        "device": "cpu",
+    }
+    if isinstance(config, DroQConfig):
+        networks |= {"dropout_rate": config.dropout, "layer_norm": True}
+    if isinstance(config, SACConfig):
+        settings["tau"] = config.tau
+    # sbx draws a seed for weights, which are replaced by those of a state.
+    with seeded((0,)):
+        if isinstance(config, TQCConfig):
+            networks["n_quantiles"] = config.quantiles
+            dropped = config.dropped_quantiles
+            return TQC(**settings, top_quantiles_to_drop_per_net=dropped)
+        if isinstance(config, CrossQConfig):
+            networks |= {
+                "batch_norm_momentum": config.momentum,
+                "renorm_warmup_steps": config.renormalisation_starts,
+            }
+            return CrossQ(**settings)
+        return SAC(**settings)
+
+
+@jax.jit
+def _log_prob(
+    actor: Any, observations: Float[Array, "n o"], key: UInt32[Array, "2"]
+) -> Float[Array, " n"]:
+    """Of actions that are drawn here."""
+    if hasattr(actor, "batch_stats"):
+        variables = {"params": actor.params, "batch_stats": actor.batch_stats}
+    else:
+        variables = actor.params
+    policy = actor.apply_fn(variables, observations)
+    log_prob: Array = policy.log_prob(policy.sample(seed=key))
+    return log_prob
+
+
+def actor_steps(before: int, after: int, config: OffPolicyConfig) -> int:
+    """Gradient steps of the actor that real steps ask for.
+
+    What a bout leaves over is done after the next: by the number of all steps, whatever
+    bouts they came in, so that nothing has to be remembered.
+    """
+    rate = config.updates_per_step / config.policy_delay
+    return int(rate * after + 1e-9) - int(rate * before + 1e-9)
+
+
+def blocks(actor_steps: int, delay: int) -> list[int]:
+    """The steps in as few sizes as possible, the largest first."""
+    parts: list[int] = []
+    for size in _BLOCKS:
+        if size == 1 or size * delay <= _MOST:
+            parts += [size] * (actor_steps // size)
+            actor_steps %= size
+    return parts
 
 
 def fill(

@@ -20,7 +20,7 @@ from pombu.errors import (
     Whole,
     require_ranges,
 )
-from pombu.optim.config import TRPOPolicyConfig, TrustRegionConfig, ValueConfig
+from pombu.optim.config import CriticConfig, TRPOPolicyConfig, TrustRegionConfig
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class SLBOConfig(Growing):
         default_factory=lambda: TrustRegionConfig(kl_tolerance=1.5, accept_ratio=0.0)
     )
     """How far one policy update goes."""
-    value: ValueConfig = field(
-        default_factory=lambda: ValueConfig(
+    value: CriticConfig = field(
+        default_factory=lambda: CriticConfig(
             learning_rate=1e-3,
             final_learning_rate=1e-3,
             epochs=5,

@@ -1,0 +1,488 @@
+"""Calibration by training stage: how far each uncertainty of a run can be trusted.
+
+At checkpoints of stored runs the policy plays fresh real episodes, which nothing was
+learned from. Errors of n-step returns along them are held against
+
+- U, F and U_rho (`pombu.uncertainty.n_step`), from one prediction per real step, and
+- members rolled alone: each follows its own predictions for n steps under the recorded
+  actions, with V beyond; its n-step return is compared with the real one directly.
+
+Each is scored as it is, and recalibrated: scale (and rho) come from one half of the
+episodes, the scores from the other, and the other way round.
+"""
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from pombu.agent.runs import algorithm_of
+from pombu.algorithms.pombu.learner import Learner, State
+from pombu.analysis.plots import markdown_table, write_csv
+from pombu.dynamics.model import Dynamics
+from pombu.envs import Episode, collect, short_name
+from pombu.errors import UsageError
+from pombu.nn import Value, episode_horizon, predict_value
+from pombu.parallel import jit
+from pombu.rng import Keys
+from pombu.rollout.held_out import real_steps
+from pombu.rollout.imagine import ImaginationRules
+from pombu.rollout.real import act_alone
+from pombu.rollout.returns import scaled_reward
+from pombu.training import checkpoint
+from pombu.training.loop import identity
+from pombu.training.run import Run, open_run
+from pombu.uncertainty.calibration import calibration
+from pombu.uncertainty.n_step import (
+    LEAST_EPISODES,
+    LEVEL,
+    OVERLAP,
+    STEPS,
+    RealSteps,
+    Windows,
+    fit,
+    windows,
+)
+
+ESTIMATORS = ("U", "F", "rho", "members alone")
+TARGET_COVERAGE = (0.85, 0.95)
+TARGET_Z_SQUARED = (0.8, 1.25)
+NEAR = 1.5
+"""A checkpoint stands for a stage if its real steps are within this factor of it."""
+FEWEST = 2 * LEAST_EPISODES
+"""Episodes that are needed: each half has to support a fit."""
+
+
+class Row(NamedTuple):
+    """Scores of one uncertainty for returns of n steps, in units of the reward."""
+
+    task: str = ""
+    run: str = ""
+    stage: int = 0
+    """Real steps that were asked for; 0 is the last checkpoint."""
+    real_steps: int = 0
+    """Those of the checkpoint."""
+    estimator: str = ""
+    recalibrated: bool = False
+    n: int = 0
+    windows: int = 0
+    mean_z_squared: float = math.nan
+    nll: float = math.nan
+    crps: float = math.nan
+    coverage_90: float = math.nan
+    spearman: float = math.nan
+    sharpness: float = math.nan
+    """Mean sigma."""
+    scale: float = math.nan
+    """c, the mean over both halves; 1 where it is not recalibrated."""
+    rho: float = math.nan
+    episodes: int = 0
+    """Fresh real episodes, which are not counted as real steps of the run."""
+    episode_steps: int = 0
+    """Steps that they took."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A checkpoint to be judged."""
+
+    wanted: int
+    path: Path
+
+
+def study(
+    folders: Sequence[Path],
+    after: Sequence[int],
+    episodes: int,
+    env: str | None = None,
+) -> Iterator[Row]:
+    """Rows of every stage of every run.
+
+    Args:
+        folders: run folders.
+        after: real steps after which a run is judged; none takes the last checkpoint.
+        episodes: fresh real ones per stage.
+        env: the environment's name, repeated to allow its code.
+
+    Raises:
+        UsageError: Too few episodes, or a run without an ensemble and a V.
+        RunError: A run has no checkpoint.
+    """
+    if episodes < FEWEST:
+        raise UsageError(
+            f"episodes is {episodes}; scale and scores come from one half each, so at "
+            f"least {FEWEST} are needed."
+        )
+    for folder in folders:
+        run = open_run(folder)
+        algorithm = algorithm_of(run, env)
+        if not isinstance(algorithm, Learner) or algorithm.config.model.kind != (
+            "ensemble"
+        ):
+            raise UsageError(
+                f"{folder} is a run of {run.spec.algorithm}, which gives no "
+                "uncertainty of its Q-values here: only pombu and meppo with a learned "
+                "ensemble do."
+            )
+        for stage in stages_of(run, after):
+            yield from judge(run, algorithm, stage, episodes)
+
+
+def stages_of(run: Run, after: Sequence[int]) -> list[Stage]:
+    """The checkpoint that is nearest to each stage, where one is near enough.
+
+    Raises:
+        UsageError: The run has no checkpoint near any stage.
+    """
+    steps = {
+        path: sum(shard.steps for shard in checkpoint.read_manifest(path).shards)
+        for path in checkpoint.paths(run.path)
+    }
+    if not steps:
+        raise UsageError(f"{run.path} has no checkpoint yet: train it first.")
+    if not after:
+        return [Stage(0, max(steps, key=steps.__getitem__))]
+
+    def distance(path: Path, wanted: int) -> float:
+        return abs(math.log(max(steps[path], 1) / wanted))
+
+    found = []
+    for wanted in after:
+        nearest = min(steps, key=lambda path: distance(path, wanted))
+        if distance(nearest, wanted) <= math.log(NEAR):
+            found.append(Stage(wanted, nearest))
+    if not found:
+        kept = ", ".join(str(number) for number in sorted(steps.values()))
+        raise UsageError(
+            f"{run.path} has checkpoints after {kept} real steps and none near "
+            f"{', '.join(map(str, after))}: train with --keep-checkpoints 1000, or ask "
+            "for other stages."
+        )
+    return found
+
+
+def judge(run: Run, learner: Learner, stage: Stage, episodes: int) -> list[Row]:
+    """All rows of one stage."""
+    template = learner.init(run.spec.seed)
+    state = checkpoint.load(stage.path, template, identity(learner, run)).state
+    keys = Keys(run.spec.seed, int(state.iteration))
+    normaliser = learner.normaliser(state)
+    act = act_alone(state.policy, normaliser, episodes, keys.jax("calibration"))
+    real = collect(learner.task, act, keys.episodes("calibration", episodes))
+    dynamics, rules = learner.dynamics(state), learner.rules
+    predicted = real_steps(state.value, dynamics, rules, real, learner.task.horizon)
+    alone = {n: rolled_alone(state, dynamics, rules, real, n) for n in STEPS}
+    unit = float(dynamics.return_std) if rules.returns.scale_rewards else 1.0
+    return [
+        scored._replace(
+            task=short_name(learner.task.config.id),
+            run=run.path.name,
+            stage=stage.wanted,
+            real_steps=int(state.real_steps),
+            episodes=len(real),
+            episode_steps=sum(map(len, real)),
+        )
+        for scored in scores(predicted, alone, rules.returns.gamma, unit)
+    ]
+
+
+def rolled_alone(
+    state: State,
+    dynamics: Dynamics,
+    rules: ImaginationRules,
+    real: Sequence[Episode],
+    n: int,
+) -> Windows:
+    """Errors of n-step returns when each member goes its own way.
+
+    Windows lie whole inside their episodes and begin where those of `windows` do. The
+    error is that of the members' mean, sigma their standard deviation.
+    """
+    places = [
+        (number, t)
+        for number, episode in enumerate(real)
+        for t in range(0, len(episode) - n + 1, max(1, n // OVERLAP))
+    ]
+    if not places:
+        nothing = np.zeros(0)
+        return Windows(nothing, nothing, np.zeros(0, int))
+    starts = np.stack([real[e].observations[t] for e, t in places])
+    actions = np.stack([real[e].actions[t : t + n] for e, t in places], 1)
+    rewards = np.stack([real[e].rewards[t : t + n] for e, t in places], 1)
+    last = np.stack([real[e].observations[t + n] for e, t in places])
+    over = np.array([real[e].terminated and t + n == len(real[e]) for e, t in places])
+    whole = episode_horizon(state.value)
+    left = None
+    if whole is not None:
+        left = jnp.asarray([whole - t - n for _, t in places])
+    given = (jnp.asarray(x) for x in (starts, actions, rewards, last, over))
+    came, members = _n_step_returns(state.value, dynamics, rules, *given, left)
+    error = np.asarray(came - members.mean(0), np.float64)
+    sigma = np.asarray(members, np.float64).std(0)
+    sound = np.isfinite(error) & np.isfinite(sigma) & (sigma > 0)
+    episode = np.array([e for e, _ in places])
+    return Windows(error[sound], sigma[sound], episode[sound])
+
+
+@jit
+def _n_step_returns(
+    value: Value,
+    dynamics: Dynamics,
+    rules: ImaginationRules,
+    starts: Float[Array, "w o"],
+    actions: Float[Array, "n w a"],
+    rewards: Float[Array, "n w"],
+    last: Float[Array, "w o"],
+    over: Array,
+    left: Int[Array, " w"] | None,
+) -> tuple[Float[Array, " w"], Float[Array, "K w"]]:
+    """Real n-step returns, and those of every member under the recorded actions."""
+    gamma, members = rules.returns.gamma, dynamics.members.count
+
+    def values_of(states: Float[Array, "*b o"]) -> Float[Array, "*b"]:
+        return predict_value(value, dynamics.observation.normalise(states), left)
+
+    def scaled(raw: Float[Array, "*b"]) -> Float[Array, "*b"]:
+        return scaled_reward(raw, dynamics.return_std, rules.returns)
+
+    def step(
+        carry: tuple[Array, Array, Array, Array], now: Array
+    ) -> tuple[tuple[Array, Array, Array, Array], None]:
+        states, running, discount, total = carry
+        following, raw, ended = dynamics.move(
+            states, jnp.broadcast_to(now, (members, *now.shape))
+        )
+        total = total + jnp.where(running, discount * scaled(raw), 0.0)
+        # What has ended stays where it is, and earns nothing more.
+        states = jnp.where(running[..., None], following, states)
+        return (states, running & ~ended, discount * gamma, total), None
+
+    first = jnp.broadcast_to(starts, (members, *starts.shape))
+    running = jnp.ones(first.shape[:-1], bool)
+    begin = (first, running, jnp.ones(()), jnp.zeros(running.shape))
+    (states, running, discount, total), _ = jax.lax.scan(step, begin, actions)
+    predicted = total + discount * jnp.where(running, values_of(states), 0.0)
+    discounts = gamma ** jnp.arange(len(rewards))
+    later = jnp.where(over, 0.0, values_of(last))
+    came = jnp.tensordot(discounts, scaled(rewards), 1) + discount * later
+    return came, predicted
+
+
+def scores(
+    real: RealSteps, alone: dict[int, Windows], gamma: float, unit: float = 1.0
+) -> Iterator[Row]:
+    """Every estimator and n, raw and recalibrated; what it is of is left open.
+
+    Args:
+        real: real steps and what members predicted of them.
+        alone: windows of members rolled alone, by n.
+        gamma: the discount factor.
+        unit: what 1 of the errors is in units of the reward.
+    """
+    halves = [_half(real, half) for half in (0, 1)]
+    rhos = [fit(half, gamma).rho for half in halves]
+    for name in ESTIMATORS:
+        # The rho of a half's windows comes from the other half.
+        parts = [
+            _alone_half(alone, half)
+            if name == "members alone"
+            else {
+                n: windows(halves[half], n, gamma, _correlation(name, rhos[1 - half]))
+                for n in STEPS
+            }
+            for half in (0, 1)
+        ]
+        parts = [{n: w for n, w in part.items() if len(w.error)} for part in parts]
+        rho = float(np.mean(rhos)) if name == "rho" else math.nan
+        for corrected in (False, True):
+            scales = [
+                _scale(parts[1 - half].values()) if corrected else 1.0
+                for half in (0, 1)
+            ]
+            for n in STEPS:
+                error, sigma = (
+                    np.concatenate(
+                        [
+                            unit * factor * getattr(part[n], field)
+                            for part, factor in zip(parts, factors, strict=True)
+                            if n in part
+                        ]
+                        or [np.zeros(0)]
+                    )
+                    for field, factors in (("error", [1.0, 1.0]), ("sigma", scales))
+                )
+                if not len(error):
+                    continue
+                found = calibration(error, sigma)
+                yield Row(
+                    estimator=name,
+                    recalibrated=corrected,
+                    n=n,
+                    windows=len(error),
+                    mean_z_squared=found.mean_z_squared,
+                    nll=found.gaussian_nll,
+                    crps=found.crps,
+                    coverage_90=float(np.mean(np.abs(error) <= _REACH * sigma)),
+                    spearman=found.spearman,
+                    sharpness=found.mean_sigma,
+                    scale=float(np.mean(scales)),
+                    rho=rho,
+                )
+
+
+_REACH = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+
+
+def _correlation(name: str, rho: float) -> float | str:
+    if name == "F":
+        return "full"
+    return rho if name == "rho" else 0
+
+
+def _half(real: RealSteps, half: int) -> RealSteps:
+    """Every other episode, so that no trend falls into one half."""
+    mine = slice(half, None, 2)
+    return RealSteps(
+        real.member_q[:, mine],
+        real.real_q[mine],
+        real.lengths[mine],
+        real.terminated[mine],
+    )
+
+
+def _alone_half(alone: dict[int, Windows], half: int) -> dict[int, Windows]:
+    return {
+        n: Windows(*(field[w.episode % 2 == half] for field in w))
+        for n, w in alone.items()
+    }
+
+
+def _scale(found: Iterable[Windows]) -> float:
+    """c, in which every n has the same say."""
+    squares = [float(np.mean((w.error / w.sigma) ** 2)) for w in found]
+    if not squares or not all(square > 0 for square in squares):
+        raise UsageError(
+            "There is nothing to calibrate: the members agree everywhere, or no "
+            "prediction is finite."
+        )
+    return math.sqrt(float(np.mean(squares)))
+
+
+def write(rows: Sequence[Row], out: Path) -> list[Path]:
+    """Write calibration-study.csv and calibration-study.md."""
+    out.mkdir(parents=True, exist_ok=True)
+    table = out / "calibration-study.csv"
+    write_csv(
+        table,
+        Row._fields,
+        [[f"{x:.6g}" if isinstance(x, float) else x for x in row] for row in rows],
+    )
+    page = out / "calibration-study.md"
+    page.write_text(text_of(rows) + "\n")
+    return [table, page]
+
+
+def read(table: Path) -> list[Row]:
+    """What `write` wrote."""
+    with table.open(newline="") as file:
+        return [_parsed(row) for row in csv.DictReader(file)]
+
+
+def _parsed(row: dict[str, str]) -> Row:
+    kinds = Row.__annotations__
+    found: dict[str, Any] = {
+        name: text == "True" if kinds[name] is bool else kinds[name](text)
+        for name, text in row.items()
+    }
+    return Row(**found)
+
+
+def text_of(rows: Sequence[Row]) -> str:
+    """Tables for readers: means over n, one table per task and stage."""
+    sections = []
+    for task, run, steps in dict.fromkeys((r.task, r.run, r.real_steps) for r in rows):
+        mine = [r for r in rows if (r.task, r.run, r.real_steps) == (task, run, steps)]
+        one = mine[0]
+        sections.append(
+            f"### {task} after {steps} real steps\n\n"
+            f"{one.episodes} fresh episodes of `{run}` ({one.episode_steps} steps, not "
+            f"counted as real ones).\n\n{_table(mine)}"
+        )
+    return "\n\n".join([_HEAD, *sections, verdict(rows)])
+
+
+_HEAD = f"""## Calibration by training stage
+
+Errors of n-step returns along fresh real episodes, in units of the task's reward; means
+over n = {", ".join(map(str, STEPS))}, as far as episodes go. U is Algorithm 1's, F the
+variance over members of the sum of their deviations, U_ρ lies between; "members alone"
+follow their own predictions under the recorded actions. Recalibrated (c): scale and ρ
+come from one half of the episodes, the scores from the other. Sharpness is mean σ."""
+
+
+def _table(rows: Sequence[Row]) -> str:
+    names = {
+        "mean_z_squared": "mean z²",
+        "nll": "NLL",
+        "crps": "CRPS",
+        "coverage_90": "in 90 %",
+        "spearman": "Spearman",
+        "sharpness": "sharpness",
+        "scale": "c",
+    }
+    lines = []
+    for estimator in ESTIMATORS:
+        for corrected in (False, True):
+            mine = [
+                r
+                for r in rows
+                if r.estimator == estimator and r.recalibrated == corrected
+            ]
+            if mine:
+                shown = "U_ρ" if estimator == "rho" else estimator
+                lines.append(
+                    [
+                        shown + (", recalibrated" if corrected else ""),
+                        *(f"{_mean(mine, name):.3g}" for name in names),
+                    ]
+                )
+    return markdown_table(["", *names.values()], lines)
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    """Over n; where a rank correlation has no value it is left out."""
+    every = np.array([getattr(row, name) for row in rows], float)
+    known = every[np.isfinite(every)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """How often the recalibrated uncertainties meet the targets, each n on its own."""
+    lines = []
+    for estimator in ESTIMATORS:
+        mine = [r for r in rows if r.estimator == estimator and r.recalibrated]
+        covered = [_within(r.coverage_90, TARGET_COVERAGE) for r in mine]
+        square = [_within(r.mean_z_squared, TARGET_Z_SQUARED) for r in mine]
+        shown = "U_ρ" if estimator == "rho" else estimator
+        lines.append([shown, *(f"{sum(x)} of {len(x)}" for x in (covered, square))])
+    header = [
+        "recalibrated",
+        "in 90 %: {} to {}".format(*TARGET_COVERAGE),
+        "mean z²: {} to {}".format(*TARGET_Z_SQUARED),
+    ]
+    return (
+        "How many of the pairs of a stage and an n lie within the targets:\n\n"
+        + markdown_table(header, lines)
+    )
+
+
+def _within(number: float, target: tuple[float, float]) -> bool:
+    return target[0] <= number <= target[1]
