@@ -74,18 +74,17 @@ def _read(path: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     try:
         with safe_open(path, "np") as file:
             p = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            about = file.metadata() or {}
-        seal = json.loads(about.get("pombu", "{}"))
-        # Files of version 0.1 have no checksum but an entry of their own.
-        if not about or "format" in about:
+            entries = file.metadata() or {}
+        seal = json.loads(entries.get("pombu", "{}"))
+        # Files of version 0.1 have no checksum, and another entry instead.
+        if "format" in entries:
             return p, {}
-        if seal["format"] != FORMAT:
-            raise ValueError(f"format {seal['format']}")
-        whole = seal["sha256"] == checksum(p, seal["about"])
+        about = seal["about"]
+        due = {"format": FORMAT, "about": about, "sha256": checksum(p, about)}
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         reason = f"it cannot be read: {type(error).__name__}"
         raise ValueError(f"{path} is damaged ({reason}): export it again.") from None
-    if not whole:
+    if seal != due:
         raise ValueError(f"{path} is damaged (its checksum differs): export it again.")
     return p, seal
 
