@@ -2,7 +2,9 @@
 from pombu.agent.agents import Agent, _WithEnsemble
 
 __all__ = [
+    "CrossQ",
     "DHMBPO",
+    "DroQ",
     "MBMPO",
     "MBPO",
     "MEPPO",
@@ -14,8 +16,6 @@ __all__ = [
     "SLBO",
     "STEVE",
     "TQC",
-    "CrossQ",
-    "DroQ",
 ]
 
 class POMBU(_WithEnsemble): ...
