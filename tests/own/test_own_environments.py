@@ -234,3 +234,26 @@ def test_a_factory_may_be_given_itself() -> None:
     assert agent.config.env.id == "probes:corridor"
     unnamed = POMBU(lambda: probes.corridor(), preset="smoke")
     assert unnamed.config.env.id.startswith("python:")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name",
+    ["shimmy:dm_control/cartpole-balance-v0", "gymnasium_robotics:FetchReachDense-v4"],
+)
+def test_other_suites_train_or_say_in_a_sentence_why_not(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They may not be installed, or not work with this version of MuJoCo."""
+    run = tmp_path / "run"
+    flags = ["--preset", "smoke", "--total-steps", "20", "--evaluate", "none"]
+    code = main(["train", "--env", name, *flags, "--out", str(run)])
+    told = capsys.readouterr().err
+    if code == 0:
+        assert open_run(run).rows()[-1]["real_steps"] >= 20
+    else:
+        assert code == 2
+        assert told.startswith("pombu: ")
+        assert name.partition(":")[0] in told
+        assert not run.exists()

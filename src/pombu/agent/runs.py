@@ -114,6 +114,23 @@ def load_checkpoint(
         ) from None
 
 
+def require_later(run: Run, iteration: int, episodes: EpisodeStore) -> None:
+    """Refuse to save over what another agent of the same config went through."""
+    saved = checkpoint.newest(run.path)
+    if saved is None:
+        return
+    if saved.iteration > iteration:
+        raise UsageError(
+            f"{run.path} holds a save of iteration {saved.iteration}, and this agent "
+            f"has only had {iteration}: choose another folder."
+        )
+    if not episodes.go_on_after(run.path / EPISODES, saved.shards):
+        raise UsageError(
+            f"{run.path} holds an agent with other real episodes: choose another "
+            "folder, so that neither of them is lost."
+        )
+
+
 DEFAULT_ENV, DEFAULT_ALGORITHM, DEFAULT_PRESET = "HalfCheetah", "pombu", "fast"
 FORMAT = 1
 """What `config.json` and printed config files say first: nothing is left out."""
