@@ -2,9 +2,7 @@
 from pombu.agent.agents import Agent, _WithEnsemble
 
 __all__ = [
-    "CrossQ",
     "DHMBPO",
-    "DroQ",
     "MBMPO",
     "MBPO",
     "MEPPO",
@@ -16,6 +14,8 @@ __all__ = [
     "SLBO",
     "STEVE",
     "TQC",
+    "CrossQ",
+    "DroQ",
 ]
 
 class POMBU(_WithEnsemble): ...
