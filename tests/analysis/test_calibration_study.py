@@ -107,10 +107,10 @@ def test_members_alone_follow_their_own_steps(run: Path) -> None:
     folder = open_run(run)
     learner = judged.algorithm_of(folder)
     assert isinstance(learner, Learner)
-    (stage,) = judged.stages_of(folder, ())
+    ((_, path),) = judged.stages_of(folder, ())
     template = learner.init(0)
     named = identity(learner, folder)
-    state = checkpoint.load(stage.path, template, named).state
+    state = checkpoint.load(path, template, named).state
     real, noise = judged.play(learner, state, 2)
     dynamics, rules = learner.dynamics(state), learner.rules
     gamma, unit = rules.returns.gamma, float(dynamics.return_std)

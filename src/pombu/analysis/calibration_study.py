@@ -15,7 +15,6 @@ episodes, the scores from the other, and the other way round.
 import csv
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -42,6 +41,7 @@ from pombu.rollout.returns import scaled_reward
 from pombu.training import checkpoint
 from pombu.training.loop import identity
 from pombu.training.run import Run, open_run
+from pombu.uncertainty.algorithm1 import Correlation
 from pombu.uncertainty.calibration import calibration
 from pombu.uncertainty.n_step import (
     LEAST_EPISODES,
@@ -55,8 +55,16 @@ from pombu.uncertainty.n_step import (
 )
 
 ESTIMATORS = ("U", "F", "rho", "members alone")
-TARGET_COVERAGE = (0.85, 0.95)
-TARGET_Z_SQUARED = (0.8, 1.25)
+TARGETS = {"coverage_90": (0.85, 0.95), "mean_z_squared": (0.8, 1.25)}
+NAMES = {
+    "mean_z_squared": "mean z²",
+    "nll": "NLL",
+    "crps": "CRPS",
+    "coverage_90": "in 90 %",
+    "spearman": "Spearman",
+    "sharpness": "sharpness",
+    "scale": "c",
+}
 NEAR = 1.5
 """A checkpoint stands for a stage if its real steps are within this factor of it."""
 FEWEST = 2 * LEAST_EPISODES
@@ -90,14 +98,6 @@ class Row(NamedTuple):
     """Fresh real episodes, which are not counted as real steps of the run."""
     episode_steps: int = 0
     """Steps that they took."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A checkpoint to be judged."""
-
-    wanted: int
-    path: Path
 
 
 def study(
@@ -134,11 +134,12 @@ def study(
                 "uncertainty of its Q-values here: only pombu and meppo with a learned "
                 "ensemble do."
             )
-        for stage in stages_of(run, after):
-            yield from judge(run, algorithm, stage, episodes)
+        for wanted, path in stages_of(run, after):
+            for row in judge(run, algorithm, path, episodes):
+                yield row._replace(stage=wanted)
 
 
-def stages_of(run: Run, after: Sequence[int]) -> list[Stage]:
+def stages_of(run: Run, after: Sequence[int]) -> list[tuple[int, Path]]:
     """The checkpoint that is nearest to each stage, where one is near enough.
 
     Raises:
@@ -151,7 +152,7 @@ def stages_of(run: Run, after: Sequence[int]) -> list[Stage]:
     if not steps:
         raise UsageError(f"{run.path} has no checkpoint yet: train it first.")
     if not after:
-        return [Stage(0, max(steps, key=steps.__getitem__))]
+        return [(0, max(steps, key=steps.__getitem__))]
 
     def distance(path: Path, wanted: int) -> float:
         return abs(math.log(max(steps[path], 1) / wanted))
@@ -160,7 +161,7 @@ def stages_of(run: Run, after: Sequence[int]) -> list[Stage]:
     for wanted in after:
         nearest = min(steps, key=lambda path: distance(path, wanted))
         if distance(nearest, wanted) <= math.log(NEAR):
-            found.append(Stage(wanted, nearest))
+            found.append((wanted, nearest))
     if not found:
         kept = ", ".join(str(number) for number in sorted(steps.values()))
         raise UsageError(
@@ -171,10 +172,10 @@ def stages_of(run: Run, after: Sequence[int]) -> list[Stage]:
     return found
 
 
-def judge(run: Run, learner: Learner, stage: Stage, episodes: int) -> list[Row]:
-    """All rows of one stage."""
+def judge(run: Run, learner: Learner, path: Path, episodes: int) -> list[Row]:
+    """All rows of one checkpoint."""
     template = learner.init(run.spec.seed)
-    state = checkpoint.load(stage.path, template, identity(learner, run)).state
+    state = checkpoint.load(path, template, identity(learner, run)).state
     real, noise = play(learner, state, episodes)
     dynamics, rules = learner.dynamics(state), learner.rules
     predicted = real_steps(state.value, dynamics, rules, real, learner.task.horizon)
@@ -184,7 +185,6 @@ def judge(run: Run, learner: Learner, stage: Stage, episodes: int) -> list[Row]:
         scored._replace(
             task=short_name(learner.task.config.id),
             run=run.path.name,
-            stage=stage.wanted,
             real_steps=int(state.real_steps),
             episodes=len(real),
             episode_steps=sum(map(len, real)),
@@ -310,15 +310,19 @@ def scores(
         unit: what 1 of the errors is in units of the reward.
     """
     halves = [_half(real, half) for half in (0, 1)]
-    rhos = [fit(half, gamma).rho for half in halves]
+    rhos = tuple(fit(half, gamma).rho for half in halves)
+    kinds: dict[str, tuple[Correlation, ...]] = {
+        "U": (0, 0),
+        "F": ("full", "full"),
+        "rho": rhos,
+    }
     for name in ESTIMATORS:
         # The rho of a half's windows comes from the other half.
         parts = [
             _alone_half(alone, half)
             if name == "members alone"
             else {
-                n: windows(halves[half], n, gamma, _correlation(name, rhos[1 - half]))
-                for n in STEPS
+                n: windows(halves[half], n, gamma, kinds[name][1 - half]) for n in STEPS
             }
             for half in (0, 1)
         ]
@@ -361,12 +365,6 @@ def scores(
 
 
 _REACH = NormalDist().inv_cdf(0.5 + LEVEL / 2)
-
-
-def _correlation(name: str, rho: float) -> float | str:
-    if name == "F":
-        return "full"
-    return rho if name == "rho" else 0
 
 
 def _half(real: RealSteps, half: int) -> RealSteps:
@@ -451,15 +449,6 @@ of the episodes, the scores from the other. Sharpness is the mean σ."""
 
 
 def _table(rows: Sequence[Row]) -> str:
-    names = {
-        "mean_z_squared": "mean z²",
-        "nll": "NLL",
-        "crps": "CRPS",
-        "coverage_90": "in 90 %",
-        "spearman": "Spearman",
-        "sharpness": "sharpness",
-        "scale": "c",
-    }
     lines = []
     for estimator in ESTIMATORS:
         for corrected in (False, True):
@@ -473,10 +462,10 @@ def _table(rows: Sequence[Row]) -> str:
                 lines.append(
                     [
                         shown + (", recalibrated" if corrected else ""),
-                        *(f"{_mean(mine, name):.3g}" for name in names),
+                        *(f"{_mean(mine, name):.3g}" for name in NAMES),
                     ]
                 )
-    return markdown_table(["", *names.values()], lines)
+    return markdown_table(["", *NAMES.values()], lines)
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:
@@ -491,20 +480,16 @@ def verdict(rows: Sequence[Row]) -> str:
     lines = []
     for estimator in ESTIMATORS:
         mine = [r for r in rows if r.estimator == estimator and r.recalibrated]
-        covered = [_within(r.coverage_90, TARGET_COVERAGE) for r in mine]
-        square = [_within(r.mean_z_squared, TARGET_Z_SQUARED) for r in mine]
+        met = [
+            sum(low <= getattr(row, name) <= high for row in mine)
+            for name, (low, high) in TARGETS.items()
+        ]
         shown = "U_ρ" if estimator == "rho" else estimator
-        lines.append([shown, *(f"{sum(x)} of {len(x)}" for x in (covered, square))])
-    header = [
-        "recalibrated",
-        "in 90 %: {} to {}".format(*TARGET_COVERAGE),
-        "mean z²: {} to {}".format(*TARGET_Z_SQUARED),
+        lines.append([shown, *(f"{number} of {len(mine)}" for number in met)])
+    targets = [
+        f"{NAMES[name]}: {low} to {high}" for name, (low, high) in TARGETS.items()
     ]
     return (
         "How many of the pairs of a stage and an n lie within the targets:\n\n"
-        + markdown_table(header, lines)
+        + markdown_table(["recalibrated", *targets], lines)
     )
-
-
-def _within(number: float, target: tuple[float, float]) -> bool:
-    return target[0] <= number <= target[1]
