@@ -49,6 +49,7 @@ def test_nothing_is_silent_unexpected_or_hung(
     assert [one for way in ways.values() for one in way["bad"]] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_the_last_whole_trial_is_large_enough_and_clean(part: str) -> None:
     found = json.loads(WHOLE.read_text())
