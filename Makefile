@@ -54,6 +54,10 @@ docs: $(DEV) ## Build the documentation into site/
 pictures: $(DEV) ## Draw the pictures of docs/ideas.md anew
 	@$(PY) -m tools.pictures
 
+.PHONY: tutorial
+tutorial: $(DEV) ## Execute the tutorials in docs/tutorials anew (minutes)
+	@$(PY) -m nbconvert --to notebook --execute --inplace docs/tutorials/*.ipynb
+
 .PHONY: release
 release: | $(PY) ## Build wheel and sdist, and use each outside the source tree
 	@rm -rf build/release

@@ -34,8 +34,11 @@ from pombu.algorithms.dhmbpo.losses import (
 from pombu.algorithms.dhmbpo.training import (
     distribution_rollout,
     explore,
-    member_uncertainty,
+    improve_tail,
+    local_along,
+    past_the_end,
     training_rollout,
+    uncertainty_along,
     update,
 )
 from pombu.algorithms.presets import preset
@@ -47,8 +50,10 @@ from pombu.algorithms.soft_actor_critic import (
     follow,
     fresh_optimisers,
     init_critics,
+    init_tail,
     one_step_uncertainty,
     q_bias,
+    sqrt_u,
     temperature_loss,
 )
 from pombu.cli import main
@@ -57,7 +62,7 @@ from pombu.dynamics.config import HomoscedasticModelConfig
 from pombu.dynamics.ensemble import Layers
 from pombu.envs import Episode, load
 from pombu.errors import UsageError
-from pombu.nn import MLP, SquashedPolicy, init_squashed
+from pombu.nn import MLP, SquashedPolicy, init_squashed, predict_variance
 from pombu.parallel import jit
 from pombu.training.algorithm import StageTimer
 from pombu.uncertainty.algorithm1 import q_uncertainty
@@ -100,9 +105,23 @@ def starts_of(number: int = B, seed: int = 5) -> Array:
     return jax.random.uniform(jax.random.key(seed), (number, 2), minval=-1.0)
 
 
+def with_tail(networks: Networks) -> Networks:
+    """With a U_psi whose unit is not 0."""
+    tail = init_tail(jax.random.key(8), 2, CONFIG.actor_critic)
+    tail = eqx.tree_at(
+        lambda t: (t.value.scale, t.slow.scale), tail, (jnp.array(2.0),) * 2
+    )
+    given: Networks = eqx.tree_at(
+        lambda n: n.tail, networks, tail, is_leaf=lambda x: x is None
+    )
+    return given
+
+
 # Compiled, because step by step they take seconds.
+local_of = jit(local_along, static_argnames="config")
+beyond_of = jit(past_the_end, static_argnames="config")
 rolled_out = jit(training_rollout, static_argnames="config")
-uncertainty_of = jit(member_uncertainty, static_argnames="config")
+uncertainty_of = jit(uncertainty_along, static_argnames="config")
 updated = jit(update, static_argnames=("target_entropy", "config"))
 
 
@@ -317,14 +336,18 @@ def learned_direction(
     return gradient, after
 
 
-@pytest.mark.parametrize(("kappa", "drawn"), [(0.0, None), (0.7, 2)])
+@pytest.mark.parametrize(
+    ("kappa", "drawn", "tail"), [(0.0, None, False), (0.7, 2, False), (0.7, None, True)]
+)
 def test_the_actors_gradient_is_that_of_finite_differences(
-    kappa: float, drawn: int | None
+    kappa: float, drawn: int | None, tail: bool
 ) -> None:
     """Through rewards, states, actions, entropies, the tail, and sqrt(U)."""
     actor_critic = replace(CONFIG.actor_critic, actor_subset=drawn)
     config = replace(CONFIG, kappa=kappa, actor_critic=actor_critic)
     networks, world, starts = networks_of(), world_of(0.1), 0.5 * starts_of()
+    if tail:
+        networks = with_tail(networks)
     gradient, after = learned_direction(networks, world, starts, config)
     roll_key, pick_key = jax.random.split(jax.random.key(7))
     guides = after.critics
@@ -338,9 +361,10 @@ def test_the_actors_gradient_is_that_of_finite_differences(
         )
         value = soft_value(rolled, tail, jnp.asarray(TEMPERATURE), GAMMA)
         # V's own actor is held fixed.
-        uncertainty = uncertainty_of(
-            rolled, networks.policy, after.critics, guides, after.bounds, world, config
-        )
+        local = local_of(rolled, networks.policy, guides, after.bounds, world, config)
+        tail = None if networks.tail is None else networks.tail.value
+        beyond = beyond_of(rolled, after.critics, after.bounds, tail, world, config)
+        uncertainty = sqrt_u(local, rolled.alive[:, : len(beyond)], beyond, GAMMA)
         return float(-value.mean() + kappa * uncertainty.mean())
 
     leaves, tree = jax.tree.flatten(networks.policy)
@@ -430,15 +454,7 @@ def test_sqrt_u_is_algorithm_1_along_the_rollout(rollout: TrainingRollout) -> No
     """The library's own Algorithm 1, with a last step of all critics as members."""
     networks, world = networks_of(), world_of(0.1)
     rows = CONFIG.uncertainty_rows
-    found = uncertainty_of(
-        rollout,
-        networks.policy,
-        networks.critics,
-        networks.critics,
-        networks.bounds,
-        world,
-        CONFIG,
-    )
+    found = uncertainty_of(rollout, networks, world, CONFIG)
     count = networks.critics.members
 
     def value(state: np.ndarray) -> float:
@@ -466,6 +482,46 @@ def test_sqrt_u_is_algorithm_1_along_the_rollout(rollout: TrainingRollout) -> No
         ]
         variance += discount * float(np.var(ends))
         assert float(found[row]) == pytest.approx(math.sqrt(variance), rel=1e-3)
+
+
+def test_u_psi_learns_the_uncertainty_of_an_endless_rollout() -> None:
+    """Doubt of .2 at every step adds up to .2 / (1 - gamma^2), and ends with it."""
+    world, config = world_of(0.0), replace(CONFIG, uncertainty_rows=B)
+    row = jax.random.normal(jax.random.key(0), (B, 2)).at[:2].add(5.0)
+    states = jnp.broadcast_to(row, (H + 1, B, 2))
+    alive = jnp.ones((H + 1, B)).at[1:, :2].set(0.0)
+    nothing = jnp.zeros((H, B))
+    endless = TrainingRollout(states, states[..., :1], states[..., 0], nothing, alive)
+    settings = replace(CONFIG.actor_critic, tau=0.1, learning_rate=1e-2)
+    config = replace(config, actor_critic=settings)
+    tail = init_tail(jax.random.key(1), 2, settings)
+    memory = fresh_optimisers(with_tail(networks_of()), 1e-2).tail
+
+    def learn(_: int, carry: Any) -> Any:
+        return improve_tail(*carry, endless, jnp.full((H, B), 0.2), world, config)
+
+    tail, _ = jax.jit(lambda c: jax.lax.fori_loop(0, 3000, learn, c))((tail, memory))
+    found = predict_variance(tail.value, row)
+    np.testing.assert_allclose(found[:2], 0.2, rtol=0.05)
+    np.testing.assert_allclose(found[2:], 0.2 / (1 - GAMMA**2), rtol=0.05)
+
+
+def test_an_actor_with_a_tail_has_u_psi_past_its_rollout(
+    rollout: TrainingRollout,
+) -> None:
+    networks, world = with_tail(networks_of()), world_of(0.1)
+    assert networks.tail is not None
+    found = uncertainty_of(rollout, networks, world, CONFIG)
+    rows = CONFIG.uncertainty_rows
+    args = (networks.policy, networks.critics, networks.bounds, world, CONFIG)
+    local = np.asarray(local_of(rollout, *args), np.float64)
+    variance, discount = np.zeros(rows), np.ones(rows)
+    for t in range(H):
+        variance += discount * local[t]
+        discount *= GAMMA**2 * np.asarray(rollout.alive[t + 1, :rows])
+    end = predict_variance(networks.tail.value, rollout.states[-1, :rows])
+    variance += discount * np.asarray(end)
+    np.testing.assert_allclose(found, np.sqrt(variance), rtol=1e-4)
 
 
 def test_a_bonus_chooses_what_is_more_uncertain() -> None:

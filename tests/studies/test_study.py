@@ -369,7 +369,7 @@ def test_what_a_study_recommends_works(
     recommended = last_words(tmp_path / "runs", outcome.runs).partition("Next: pombu ")
     assert main(recommended[2].split()) == 0
     assert (tmp_path / "runs" / "returns.png").exists()
-    assert capsys.readouterr().out.count("final return") == 4
+    assert capsys.readouterr().out.count("returns final") == 4
     every = [str(path) for path in sorted((tmp_path / "runs").glob("*-*"))]
     names = [*every, str(tmp_path / "runs" / "study.json")]
     assert main(["plot", *names, "--out", str(tmp_path / "again.png")]) == 0

@@ -361,6 +361,7 @@ class Agent(ModelAccess, AskTell):
         with run.locked():
             require_later(run, int(self.state.iteration), self.episodes)
             run.record_observation(self.learner.task.observation_parts)
+            run.record_task(self.learner.task.described)
             return checkpoints.save(
                 run.path,
                 self.state,

@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from pombu._version import __version__
-from pombu.agent.numpy_policy import checksum
+from pombu.agent.numpy_policy import FORMAT, checksum
 from pombu.data import Experience
 from pombu.envs import Task
 from pombu.envs.catalogue import in_one_line
@@ -24,7 +24,6 @@ from pombu.files import write_atomic
 from pombu.nn import MLP, GaussianPolicy, PlainPolicy, SquashedPolicy
 from pombu.training.algorithm import Algorithm, Policy
 
-FORMAT = "1"
 ONNX_OPSET, ONNX_IR = 17, 8
 """Of 2022, and not newer than that: every operator here is older, and runtimes on
 devices are seldom new."""

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+FORMAT = "1"
+
 
 def checksum(arrays: Mapping[str, np.ndarray], about: Any) -> str:
     """The SHA-256 of named arrays and of what is written about them, as JSON."""
@@ -78,7 +80,7 @@ def _read(path: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         if "format" in entries:
             return p, {}
         about = seal["about"]
-        due = {"format": "1", "about": about, "sha256": checksum(p, about)}
+        due = {"format": FORMAT, "about": about, "sha256": checksum(p, about)}
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         reason = f"it cannot be read: {type(error).__name__}"
         raise ValueError(f"{path} is damaged ({reason}): export it again.") from None

@@ -21,7 +21,12 @@ from pombu.data import Normaliser
 from pombu.dynamics.ensemble import Form, Layers, init_ensemble, materialise, predict
 from pombu.dynamics.model import Dynamics
 from pombu.envs import ActionBox, Episode
-from pombu.nn import SquashedPolicy
+from pombu.nn import (
+    SquashedPolicy,
+    VarianceValue,
+    init_variance,
+    predict_variance,
+)
 from pombu.parallel import jit
 from pombu.uncertainty.algorithm1 import (
     local_uncertainty,
@@ -74,6 +79,13 @@ class Critics(eqx.Module):
         return chosen
 
 
+class Tail(eqx.Module):
+    """U_psi, which continues U past the end of a rollout, and its slow copy."""
+
+    value: VarianceValue
+    slow: VarianceValue
+
+
 class Networks(eqx.Module):
     """All that an update changes."""
 
@@ -87,6 +99,8 @@ class Networks(eqx.Module):
     log_temperature: Float[Array, ""]
     bounds: Float[Array, "2"]
     """Range of Q."""
+    tail: Tail | None = None
+    """None: the critics' variance stands for what lies past a rollout."""
 
 
 def init_critics(
@@ -103,6 +117,12 @@ def init_critics(
     return Critics(Layers((*layers.weights[:-1], last), layers.biases, form))
 
 
+def init_tail(key: PRNGKeyArray, observations: int, config: ActorCriticConfig) -> Tail:
+    """An untrained U_psi, which is 0 everywhere."""
+    value = init_variance(key, observations, config.hidden)
+    return Tail(value, value)
+
+
 def follow(slow: Net, quick: Net, tau: float) -> Net:
     """The slow one a share of the way closer to the quick one (Polyak averaging)."""
     if tau == 1.0:
@@ -117,6 +137,7 @@ class Optimisers(eqx.Module):
     policy: Any
     critics: Any
     temperature: Any
+    tail: Any = None
 
 
 def fresh_optimisers(networks: Networks, learning_rate: float) -> Optimisers:
@@ -126,6 +147,7 @@ def fresh_optimisers(networks: Networks, learning_rate: float) -> Optimisers:
         transform.init(networks.policy),
         transform.init(networks.critics),
         transform.init(networks.log_temperature),
+        None if networks.tail is None else transform.init(networks.tail.value.network),
     )
 
 
@@ -171,18 +193,17 @@ def value_range(
 def sqrt_u(
     local: Float[Array, "H n"],
     alive: Float[Array, "T n"],
-    critic_values: Float[Array, "c n"],
+    beyond: Float[Array, " n"],
     gamma: float,
 ) -> Float[Array, " n"]:
-    """sqrt(U) of the first step: Algorithm 1 with the critics' variance at the end.
+    """sqrt(U) of the first step by Algorithm 1.
 
     Args:
         local: variance over members of r + gamma V(s') at every step.
         alive: m_0 ... m_H.
-        critic_values: every critic's Q of the last state and action.
+        beyond: U of what lies past the last step.
         gamma: the discount factor.
     """
-    beyond = jnp.var(critic_values, 0)
     return standard_deviation(propagate(local, gamma, alive[1:], beyond)[0])
 
 
@@ -249,7 +270,11 @@ def one_step_uncertainty(
     values = jnp.mean(critic_values(world.normal(predicted.states)), 0)
     values = jnp.where(predicted.ends, 0.0, values)
     local = local_uncertainty(predicted.rewards, values, gamma)
-    beyond = critic_values(world.normal(jnp.mean(predicted.states, 0)))
+    after = world.normal(jnp.mean(predicted.states, 0))
+    if networks.tail is None:
+        beyond = jnp.var(critic_values(after), 0)
+    else:
+        beyond = predict_variance(networks.tail.value, after)
     goes_on = 1.0 - jnp.mean(predicted.ends, 0)
     alive = jnp.stack([jnp.ones_like(goes_on), goes_on])
     return sqrt_u(local[None], alive, beyond, gamma)

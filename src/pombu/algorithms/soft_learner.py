@@ -30,6 +30,7 @@ from pombu.algorithms.soft_actor_critic import (
     Imagination,
     Networks,
     Optimisers,
+    Tail,
     fresh_optimisers,
     init_critics,
     q_bias,
@@ -79,6 +80,8 @@ class SoftState(Progress):
     targets: Critics
     log_temperature: Array
     bounds: Array
+    tail: Tail | None
+    """U_psi; None where the critics' variance stands for it."""
     members: Members
     experience: Experience
     ending: TerminationModel | None
@@ -141,7 +144,7 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
         aim = config.actor_critic.target_entropy
         self.target_entropy = -float(task.action_dim) if aim is None else aim
 
-    def fresh_fields(self, seed: int) -> dict[str, Any]:
+    def fresh_fields(self, seed: int, tail: Tail | None = None) -> dict[str, Any]:
         """Untrained networks and no experience, but no members."""
         config, task = self.config, self.task
         keys, sizes = Keys(seed, 0), (task.observation_dim, task.action_dim)
@@ -150,7 +153,9 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
         actor = init_squashed(keys.jax("policy"), *sizes, settings.hidden)
         log_temperature = jnp.asarray(math.log(settings.temperature), jnp.float32)
         bounds = jnp.array([-1.0, 1.0], jnp.float32)
-        networks = Networks(actor, actor, critics, critics, log_temperature, bounds)
+        networks = Networks(
+            actor, actor, critics, critics, log_temperature, bounds, tail
+        )
         return {
             **init_counters(seed),
             "updates": np.asarray(0),
@@ -162,6 +167,7 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
             "targets": critics,
             "log_temperature": log_temperature,
             "bounds": bounds,
+            "tail": tail,
             "experience": no_experience(*sizes, task.frame_dim),
             "ending": init_termination(
                 keys.jax("ending"), task, config.model.termination
@@ -214,6 +220,7 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
             state.targets,
             state.log_temperature,
             state.bounds,
+            state.tail,
         )
 
     def optimisers(self, state: S) -> Optimisers:
@@ -233,6 +240,7 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
                 s.targets,
                 s.log_temperature,
                 s.bounds,
+                s.tail,
                 s.memory,
             ),
             state,
@@ -243,8 +251,10 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
                 networks.targets,
                 networks.log_temperature,
                 networks.bounds,
+                networks.tail,
                 memory,
             ),
+            is_leaf=lambda leaf: leaf is None,
         )
         return learned
 

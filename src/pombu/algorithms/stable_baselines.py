@@ -55,7 +55,7 @@ class SbxState(Progress):
     """Everything that a run is, beside its episodes; nothing is ever imagined."""
 
     replaced: ClassVar[Mapping[str, str]] = {
-        "networks/tensors/": "SAC and PPO in PyTorch (Stable-Baselines3)"
+        "networks/tensors/": "its PyTorch implementation (Stable-Baselines3)"
     }
     """How arrays of earlier versions are named, and what wrote them."""
 
@@ -105,10 +105,10 @@ def write(model: Model, networks: Networks) -> None:
 
 
 def fresh(model: Model, key: PRNGKeyArray, rate_or_clip: float) -> Networks:
-    """Untrained networks.
+    """Untrained networks; a temperature is not among them.
 
     Args:
-        model: gives their sizes, and a temperature that nothing was learned of.
+        model: gives their sizes; what it has learned does not matter.
         key: for the initial weights.
         rate_or_clip: the last argument of the policy's `build`: the critics' learning
             rate, or for PPO the largest norm of a gradient.
@@ -118,7 +118,7 @@ def fresh(model: Model, key: PRNGKeyArray, rate_or_clip: float) -> Networks:
     spaces = model.observation_space, model.action_space
     policy = kind(*spaces, schedule, **model.policy_kwargs)
     policy.build(bits(key), schedule, rate_or_clip)
-    return _plain({**_train_states(policy), **_train_states(model)})
+    return _plain(_train_states(policy))
 
 
 def bits(key: PRNGKeyArray) -> jax.Array:

@@ -152,10 +152,11 @@ LABEL_DIFFERENCES = 3
 MISSING = "–"
 
 
-def find_curves(folders: Iterable[Path]) -> list[Curve]:
+def find_curves(folders: Iterable[Path], without: str | None = None) -> list[Curve]:
     """Read the runs in folders: each is a run folder, or holds some at any depth.
 
-    Runs without a finished iteration are left out.
+    Runs without a finished iteration are left out, and so are those in a folder of the
+    name `without` inside of one of the folders, which are not even opened.
 
     Raises:
         UsageError: One of them is no folder.
@@ -163,6 +164,8 @@ def find_curves(folders: Iterable[Path]) -> list[Curve]:
     found = []
     for folder in folders:
         for path in _runs_inside(folder):
+            if without in path.relative_to(folder).parts:
+                continue
             run = open_run(path)
             rows = run.rows()
             if rows:

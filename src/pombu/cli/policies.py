@@ -100,7 +100,8 @@ class Export:
     checkpoint: Which = "last"
     """The last policy, or the one with the highest return during training."""
     env: str | None = None
-    """Repeat the environment's name where it is `module:factory`, to allow its code."""
+    """Not needed: the run folder knows sizes and bounds. Only a run of version 0.1 on
+    `module:factory` asks for that name, to allow its code."""
     json: bool = False
     """Print one JSON object instead of a sentence."""
 
@@ -109,7 +110,7 @@ class Export:
         if self.file.exists():
             raise UsageError(f"{self.file} exists already: choose another name.")
         run = open_run(self.folder)
-        algorithm = algorithm_of(run, self.env)
+        algorithm = algorithm_of(run, self.env, acts=True)
         found = load_checkpoint(run, algorithm, self.checkpoint)
         state = found.state
         about = about_policy(algorithm, state, run.spec.seed)

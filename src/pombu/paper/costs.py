@@ -229,7 +229,7 @@ def measure(curve: Curve) -> MeasuredRun:
 def planned_imagined_steps(job: Job) -> int | None:
     """Steps in the learned dynamics, from the config; None where runs decide it."""
     config, horizon = job.config(), horizon_of(job.task, job.env.horizon)
-    if job.algorithm in ("sac", "ppo"):
+    if job.algorithm in ("sac", "droq", "tqc", "crossq", "ppo"):
         return 0
     updates = {
         "pombu": lambda: config.updates,

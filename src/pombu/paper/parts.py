@@ -4,13 +4,14 @@
 files there and from measured runs.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pombu.algorithms.presets import horizon_of
-from pombu.analysis.curves import find_curves
+from pombu.analysis.curves import Curve, find_curves
 from pombu.analysis.plots import markdown_table
 from pombu.errors import UsageError
 from pombu.paper.costs import (
@@ -24,6 +25,7 @@ from pombu.paper.panel_runs import Request
 from pombu.studies.held import find_held, find_settled
 from pombu.studies.study import Job, plan
 from pombu.studies.study_file import read_study
+from pombu.training.run import METRICS
 
 WORKERS = 2
 """Runs side by side, each on one core."""
@@ -79,7 +81,7 @@ def read_parts(folder: Path, sources: Sequence[Path]) -> list[Part]:
     files = sorted(folder.glob("*.toml"))
     if not files:
         raise UsageError(f"{folder} has no study file: name its folder with --out.")
-    measured = [measure(curve) for curve in find_curves(sources)]
+    measured = [measure(curve) for curve in _readable(sources)]
     settled = find_settled(sources)
     found = []
     for file in files:
@@ -97,6 +99,14 @@ def read_parts(folder: Path, sources: Sequence[Path]) -> list[Part]:
             jobs = tuple(one.job for one in planned)
             found.append(Part(file, name, jobs, len(held), tuple(hours)))
     return found
+
+
+def _readable(sources: Sequence[Path]) -> Iterator[Curve]:
+    """Every run that can be read; another one only tells nothing about time."""
+    for folder in sources:
+        for path in sorted(folder.rglob(METRICS)):
+            with contextlib.suppress(UsageError):
+                yield from find_curves([path.parent])
 
 
 def estimate(

@@ -29,12 +29,7 @@ def find_settled(folders: Iterable[Path]) -> list[Curve]:
     Raises:
         UsageError: One of them is no folder.
     """
-    return [
-        curve
-        for folder in folders
-        for curve in find_curves([folder])
-        if EXPLORATION not in curve.run.path.relative_to(folder).parts
-    ]
+    return find_curves(folders, without=EXPLORATION)
 
 
 def answers(spec: RunSpec, job: Job, config: Mapping[str, object]) -> bool:

@@ -153,8 +153,8 @@ def load(path: Path, template: S, identity: Identity) -> Checkpoint[S]:
         state = state_from_bytes(data, template)
     except ReplacedError as error:
         raise UsageError(
-            f"{path} was written by pombu {manifest.pombu} with its {error}, which "
-            f"this pombu {__version__} has no more: use the version that wrote it "
+            f"{path} was written by pombu {manifest.pombu} with {error}, which has "
+            "been replaced since: use the version that wrote it "
             f"({path.parent.parent / 'versions.json'} names its packages), or train "
             "again in another folder."
         ) from None

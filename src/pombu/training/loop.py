@@ -108,6 +108,7 @@ def learn(
             stack.enter_context(run.locked())
             run.record_start()
             run.record_observation(algorithm.task.observation_parts)
+            run.record_task(algorithm.task.described)
         share = evaluation_share if run is None else run.spec.evaluation_share
         if run is not None:
             offline, evaluate = run.spec.offline, run.spec.evaluate

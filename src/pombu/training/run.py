@@ -6,6 +6,7 @@ metrics.csv      one row per iteration
 checkpoints/     the last few and the best
 episodes/        every real episode
 observation.json how observations that are Dicts or Tuples were flattened
+task.json        sizes, bounds and names of the environment
 evaluation.json  returns of the final policy
 tensorboard/     events, where asked for
 """
@@ -60,6 +61,7 @@ VERSIONS = "versions.json"
 METRICS = "metrics.csv"
 EVALUATION = "evaluation.json"
 OBSERVATION = "observation.json"
+TASK = "task.json"
 TENSORBOARD = "tensorboard"
 LOCK = "lock"
 STALE_SECONDS = 3600.0
@@ -229,6 +231,20 @@ class Run:
             DamagedFileError: It is not as it was written.
         """
         path = self.path / EVALUATION
+        return unsealed(path, _read_json(path)) if path.exists() else None
+
+    def record_task(self, described: dict[str, Any]) -> None:
+        """Keep what a policy must know of the environment, which may be code."""
+        if not (self.path / TASK).exists():
+            write_json(self.path / TASK, sealed(described))
+
+    def task(self) -> dict[str, Any] | None:
+        """What `record_task` kept; None in runs of version 0.1.
+
+        Raises:
+            DamagedFileError: It is not as it was written.
+        """
+        path = self.path / TASK
         return unsealed(path, _read_json(path)) if path.exists() else None
 
     def record_observation(self, parts: list[dict[str, Any]] | None) -> None:

@@ -99,6 +99,10 @@ class DHMBPOConfig(Growing):
     deviations of the real ones from their mean; `ended_rollouts` counts it."""
     uncertainty_rows: Batch = 16
     """Training rollouts of an update along which all members predict, for sqrt(U)."""
+    uncertainty_tail: bool = False
+    """Whether a network U_psi continues U past the training rollout, as it does for
+    POMBU's branches; otherwise the critics' variance there stands for it, which says
+    little, because all critics learn from the same targets."""
     candidates: Count = 8
     """Actions among which collection with a bonus chooses."""
     model: HomoscedasticModelConfig = field(default_factory=HomoscedasticModelConfig)

@@ -19,6 +19,7 @@ from jaxtyping import Array, PRNGKeyArray
 from pombu.algorithms.base import Metrics
 from pombu.algorithms.dhmbpo.config import DHMBPOConfig
 from pombu.algorithms.dhmbpo.training import REPORTED, explore, improve
+from pombu.algorithms.soft_actor_critic import init_tail
 from pombu.algorithms.soft_learner import SoftLearner, SoftState
 from pombu.dynamics.homoscedastic import (
     HomoscedasticMembers,
@@ -46,7 +47,11 @@ class Learner(SoftLearner[DHMBPOConfig, State]):
         members = fresh_homoscedastic(
             Keys(seed, 0).jax("members"), self.task, self.config.model
         )
-        return State(**self.fresh_fields(seed), members=members)
+        tail = None
+        if self.config.uncertainty_tail:
+            key, settings = Keys(seed, 0).jax("tail"), self.config.actor_critic
+            tail = init_tail(key, self.task.observation_dim, settings)
+        return State(**self.fresh_fields(seed, tail), members=members)
 
     def explorer(self, state: State) -> Policy:
         """The actor, with a bonus for uncertainty if asked, to collect with."""

@@ -25,6 +25,7 @@ from pombu.algorithms.soft_actor_critic import (
     Imagination,
     Networks,
     Optimisers,
+    Tail,
     critic_loss,
     follow,
     move_blocks,
@@ -32,9 +33,9 @@ from pombu.algorithms.soft_actor_critic import (
     sqrt_u,
     temperature_loss,
 )
-from pombu.nn import SquashedPolicy
+from pombu.nn import MLP, SquashedPolicy, VarianceValue, predict_variance
 from pombu.parallel import jit
-from pombu.uncertainty.algorithm1 import local_uncertainty
+from pombu.uncertainty.algorithm1 import local_uncertainty, propagate
 
 REPORTED = (
     "value_loss",
@@ -126,16 +127,15 @@ def training_rollout(
     )
 
 
-def member_uncertainty(
+def local_along(
     rollout: TrainingRollout,
     policy: SquashedPolicy,
-    critics: Critics,
     guides: Critics,
     bounds: Float[Array, "2"],
     world: Imagination,
     config: DHMBPOConfig,
-) -> Float[Array, " n"]:
-    """sqrt(U) of the first `uncertainty_rows` training rollouts.
+) -> Float[Array, "H n"]:
+    """Local uncertainty at each step of the first `uncertainty_rows` rollouts.
 
     Every member predicts at the states and actions that were visited. V of what it
     predicts is the guides' mean at the actor's action there; the actor is held fixed
@@ -144,8 +144,7 @@ def member_uncertainty(
     Args:
         rollout: what was visited.
         policy: the actor of V.
-        critics: whose variance at the end stands for what lies beyond.
-        guides: those of them whose mean is V.
+        guides: the critics whose mean is V.
         bounds: range of Q.
         world: where to imagine.
         config: how many rollouts, and how long they are.
@@ -159,12 +158,70 @@ def member_uncertainty(
     values = jnp.mean(guides.values(normal, policy.mode(normal), bounds), 0)
     values = jnp.where(predicted.ends, 0.0, values)
     local = local_uncertainty(predicted.rewards, values, config.gamma)
-    last = critics.values(
-        world.normal(rollout.states[-1, :rows]), rollout.actions[-1, :rows], bounds
-    )
-    return sqrt_u(
-        local.reshape(steps, rows), rollout.alive[:, :rows], last, config.gamma
-    )
+    return local.reshape(steps, rows)
+
+
+def past_the_end(
+    rollout: TrainingRollout,
+    critics: Critics,
+    bounds: Float[Array, "2"],
+    tail: VarianceValue | None,
+    world: Imagination,
+    config: DHMBPOConfig,
+) -> Float[Array, " n"]:
+    """U of what lies past those rollouts: U_psi, or else the critics' variance."""
+    rows = config.uncertainty_rows
+    end = world.normal(rollout.states[-1, :rows])
+    if tail is not None:
+        return predict_variance(tail, end)
+    return jnp.var(critics.values(end, rollout.actions[-1, :rows], bounds), 0)
+
+
+def uncertainty_along(
+    rollout: TrainingRollout,
+    networks: Networks,
+    world: Imagination,
+    config: DHMBPOConfig,
+) -> Float[Array, " n"]:
+    """sqrt(U) of the first `uncertainty_rows` training rollouts."""
+    critics, bounds = networks.critics, networks.bounds
+    local = local_along(rollout, networks.policy, critics, bounds, world, config)
+    tail = None if networks.tail is None else networks.tail.value
+    beyond = past_the_end(rollout, critics, bounds, tail, world, config)
+    alive = rollout.alive[:, : config.uncertainty_rows]
+    return sqrt_u(local, alive, beyond, config.gamma)
+
+
+_LEAST_UNIT = 1e-12
+_SCALE_RATE = 0.01
+"""Share of a batch's mean U in the running mean that is U_psi's unit."""
+
+
+def improve_tail(
+    tail: Tail,
+    memory: Any,
+    rollout: TrainingRollout,
+    local: Float[Array, "H n"],
+    world: Imagination,
+    config: DHMBPOConfig,
+) -> tuple[Tail, Any]:
+    """One step of U_psi at the first states towards Algorithm 1 along the rollouts."""
+    rows, settings = config.uncertainty_rows, config.actor_critic
+    first, last = (world.normal(rollout.states[t, :rows]) for t in (0, -1))
+    beyond = predict_variance(tail.slow, last)
+    goal = propagate(local, config.gamma, rollout.alive[1:, :rows], beyond)[0]
+    goal = jax.lax.stop_gradient(goal)
+    unit, mean = tail.value.scale, jnp.mean(goal)
+    unit = jnp.where(unit > 0, unit + _SCALE_RATE * (mean - unit), mean)
+
+    def loss(network: MLP) -> Array:
+        error = predict_variance(VarianceValue(network, unit), first) - goal
+        return jnp.mean((error / jnp.maximum(unit, _LEAST_UNIT)) ** 2)
+
+    gradient = jax.grad(loss)(tail.value.network)
+    direction, memory = optax.adam(settings.learning_rate).update(gradient, memory)
+    value = VarianceValue(optax.apply_updates(tail.value.network, direction), unit)
+    return Tail(value, follow(tail.slow, value, settings.tau)), memory
 
 
 def update(
@@ -222,19 +279,23 @@ def update(
     if settings.actor_subset is not None:
         guides = critics.some(order[-settings.actor_subset :])
 
-    def actor_loss(rollout: TrainingRollout) -> tuple[Array, Array]:
+    def actor_loss(rollout: TrainingRollout) -> tuple[Array, tuple[Array, Any]]:
         end = world.normal(rollout.states[-1])
         values = guides.values(end, rollout.actions[-1], bounds)
         value = soft_value(rollout, jnp.mean(values, 0), temperature, config.gamma)
         loss = -jnp.mean(value)
-        if config.kappa:
-            uncertainty = member_uncertainty(
-                rollout, networks.policy, critics, guides, bounds, world, config
-            )
-            loss = loss + config.kappa * jnp.mean(uncertainty)
-        return loss, values
+        if not config.kappa and networks.tail is None:
+            return loss, (values, None)
+        local = local_along(rollout, networks.policy, guides, bounds, world, config)
+        tail = None if networks.tail is None else networks.tail.value
+        beyond = past_the_end(rollout, critics, bounds, tail, world, config)
+        alive = rollout.alive[:, : config.uncertainty_rows]
+        uncertainty = jnp.mean(sqrt_u(local, alive, beyond, config.gamma))
+        return loss + config.kappa * uncertainty, (values, local)
 
-    (loss, values), sensitivity = jax.value_and_grad(actor_loss, has_aux=True)(rollout)
+    (loss, (values, local)), sensitivity = jax.value_and_grad(actor_loss, has_aux=True)(
+        rollout
+    )
     (gradient,) = pull_back(sensitivity)
     norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)))
     direction, policy_memory = transform.update(gradient, optimisers.policy)
@@ -246,7 +307,13 @@ def update(
     )
     direction, temperature_memory = transform.update(slope, optimisers.temperature)
     log_temperature = optax.apply_updates(networks.log_temperature, direction)
-    # 6. While critics learn alone, actor and temperature stay as they were.
+    # 6. U_psi towards the uncertainty along the rollout.
+    beyond, beyond_memory = networks.tail, optimisers.tail
+    if beyond is not None:
+        beyond, beyond_memory = improve_tail(
+            beyond, beyond_memory, rollout, local, world, config
+        )
+    # 7. While critics learn alone, actor and temperature stay as they were.
     learned = (policy, policy_memory, log_temperature, temperature_memory)
     held = (
         networks.policy,
@@ -264,8 +331,11 @@ def update(
         follow(networks.targets, critics, settings.tau),
         log_temperature,
         bounds,
+        beyond,
     )
-    memory = Optimisers(policy_memory, critics_memory, temperature_memory)
+    memory = Optimisers(
+        policy_memory, critics_memory, temperature_memory, beyond_memory
+    )
     report = jnp.stack(
         [
             value_loss,
@@ -353,10 +423,7 @@ def improve(
         )
         starts = states.reshape(rows, -1)[: config.batch_size]
         rollout = training_rollout(networks.policy, world, starts, look_key, config)
-        critics, bounds = networks.critics, networks.bounds
-        found = member_uncertainty(
-            rollout, networks.policy, critics, critics, bounds, world, config
-        )
+        found = uncertainty_along(rollout, networks, world, config)
         return networks, optimisers, ring, totals, uncertainty + jnp.mean(found)
 
     number = warmup + blocks

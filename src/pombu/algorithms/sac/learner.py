@@ -70,11 +70,13 @@ class Learner:
         self.task = task
         self.config = config
         self._model = _model(task, config)
+        self._temperature = {"ent_coef_state": read(self._model)["ent_coef_state"]}
 
     def init(self, seed: int) -> SbxState:
         """Untrained networks."""
         key, rate = Keys(seed, 0).jax("networks"), self.config.learning_rate
-        return SbxState(**init_counters(seed), networks=fresh(self._model, key, rate))
+        networks = fresh(self._model, key, rate) | self._temperature
+        return SbxState(**init_counters(seed), networks=networks)
 
     def policy(self, state: SbxState) -> Policy:
         """The actor, to act with."""
