@@ -13,7 +13,10 @@ FILE = Path(__file__).resolve().parent.parent / "src" / "pombu" / "_agents.pyi"
 def stub() -> str:
     """One class for every entry of the registry."""
     entries = ALGORITHMS.values()
-    agents = sorted(entry.agent for entry in entries)
+    # Capitals first, as ruff sorts such a list.
+    agents = sorted(
+        (entry.agent for entry in entries), key=lambda name: (not name.isupper(), name)
+    )
     names = "".join(f'    "{agent}",\n' for agent in agents)
     classes = "".join(
         f"class {entry.agent}({'_WithEnsemble' if entry.q_uncertainty else 'Agent'}): "

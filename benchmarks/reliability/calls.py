@@ -1,7 +1,7 @@
 """Nonsense: every flag of every command, and every public method, is given some.
 
 Refused is one sentence. Accepted is a value that means something there: what takes long
-is cut off once it begins, except for PPO, whose runs are short and need no compiler.
+is cut off once it begins, except for PPO's options of zero, with which it trains.
 """
 
 import contextlib
@@ -35,6 +35,14 @@ algorithms = ["metrpo"]
 tasks = ["Point2D"]
 preset = "smoke"
 """
+TUNING = """
+algorithm = "metrpo"
+task = "Point2D"
+preset = "smoke"
+total_steps = 20
+trials = 2
+space = { trajectories = { int = [1, 2] } }
+"""
 
 
 class BegunError(BaseException):
@@ -52,7 +60,9 @@ CUT = {
     "video": ("pombu.cli.policies.frames",),
     "diagnose": ("pombu.analysis.diagnosis.measure",),
     "model-study": ("pombu.analysis.model_study.study",),
+    "calibration-study": ("pombu.analysis.calibration_study.study",),
     "study": ("pombu.studies.study.run_study",),
+    "tune": ("pombu.studies.tuning.tune",),
     "reproduce": (
         "pombu.paper.reproduce.reproduce_one",
         "pombu.paper.reproduce.reproduce_all",
@@ -70,6 +80,7 @@ BASES = {
     "plot": ["run"],
     "diagnose": ["run"],
     "model-study": ["run", "--out", "study"],
+    "calibration-study": ["run", "--out", "study"],
     "results": ["run", "--out", "kept"],
     "report": ["run", "--no-video", "--no-calibration"],
     "export": ["run", "new.safetensors"],
@@ -77,6 +88,7 @@ BASES = {
     "envs": [],
     "check-env": ["Point2D", "--steps", "5"],
     "study": ["study.toml"],
+    "tune": ["tuning.toml"],
     "reproduce": ["figure-4"],
     "bench": [],
     "doctor": [],
@@ -101,7 +113,7 @@ def flags(share: float) -> Count:
             for made in Path().iterdir():
                 if made.is_dir():
                     shutil.rmtree(made)
-                elif made.name != "study.toml":
+                elif made.suffix != ".toml":
                     made.unlink()
     return count
 
@@ -114,6 +126,7 @@ def in_scratch() -> Iterator[Path]:
         run, inside = Path(scratch) / "finished", Path(scratch) / "inside"
         inside.mkdir()
         (inside / "study.toml").write_text(STUDY)
+        (inside / "tuning.toml").write_text(TUNING)
         flags = [*TINY, "--algo", "metrpo", "--total-steps", "20", "--out", str(run)]
         answer = command(["train", *flags])
         if answer.code or answer.kind:
@@ -139,11 +152,11 @@ def command_lines() -> Iterator[tuple[str, list[str], bool]]:
                 for value in (one for one in NONSENSE if one != "-1"):
                     yield name, [*base[:at], value, *base[at + 1 :]], True
     for algo in ("pombu", "ppo"):
-        cut = algo != "ppo"
         base = [*TINY, "--algo", algo, "--total-steps", "20", "--out", "out"]
         for option in registry.options(algo):
             for value in NONSENSE:
                 flag = f"--{option.replace('_', '-')}"
+                cut = algo != "ppo" or value != "0"
                 yield "train", [*base, f"{flag}={value}"], cut
 
 

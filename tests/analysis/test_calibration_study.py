@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,10 +13,9 @@ from pombu.algorithms.presets import preset
 from pombu.analysis import calibration_study as judged
 from pombu.cli import main
 from pombu.data.episodes import EpisodeStore
-from pombu.envs import collect, load
+from pombu.envs import load
 from pombu.errors import UsageError
 from pombu.rollout.held_out import real_steps
-from pombu.rollout.real import act_alone
 from pombu.training import checkpoint
 from pombu.training.algorithm import StageTimer
 from pombu.training.loop import identity
@@ -109,12 +107,11 @@ def test_members_alone_follow_their_own_steps(run: Path) -> None:
     folder = open_run(run)
     learner = judged.algorithm_of(folder)
     assert isinstance(learner, Learner)
-    (stage,) = judged.stages_of(folder, ())
+    ((_, path),) = judged.stages_of(folder, ())
     template = learner.init(0)
     named = identity(learner, folder)
-    state = checkpoint.load(stage.path, template, named).state
-    act = act_alone(state.policy, learner.normaliser(state), 2, jax.random.key(0))
-    real = collect(learner.task, act, [1, 2])
+    state = checkpoint.load(path, template, named).state
+    real, noise = judged.play(learner, state, 2)
     dynamics, rules = learner.dynamics(state), learner.rules
     gamma, unit = rules.returns.gamma, float(dynamics.return_std)
 
@@ -123,7 +120,7 @@ def test_members_alone_follow_their_own_steps(run: Path) -> None:
         return np.asarray(state.value(normal)[..., 0])
 
     n = 5
-    found = judged.rolled_alone(state, dynamics, rules, real, n)
+    found = judged.rolled_alone(state, dynamics, rules, real, noise, n)
     assert len(found.error) == 2 * (learner.task.horizon - n + 1)
     for place in (0, 7):
         returns = []
@@ -131,7 +128,8 @@ def test_members_alone_follow_their_own_steps(run: Path) -> None:
             now = jnp.asarray(real[0].observations[place : place + 1])
             total = 0.0
             for i in range(n):
-                action = jnp.asarray(real[0].actions[place + i : place + i + 1])
+                mean = state.policy.mean(dynamics.observation.normalise(now))
+                action = rules.box.to_box(mean + noise[place + i, 0])
                 following, raw, _ = dynamics.step(now, action)
                 now = following[k]
                 total += gamma**i * float(raw[k, 0]) / unit
@@ -144,7 +142,7 @@ def test_members_alone_follow_their_own_steps(run: Path) -> None:
         assert found.error[place] == pytest.approx(came - np.mean(returns), rel=2e-3)
     # A single step is the same whether members go alone or not.
     steps = real_steps(state.value, dynamics, rules, real, learner.task.horizon)
-    one = judged.rolled_alone(state, dynamics, rules, real, 1)
+    one = judged.rolled_alone(state, dynamics, rules, real, noise, 1)
     np.testing.assert_allclose(
         one.sigma, np.std(steps.member_q, 0).ravel(), rtol=1e-3, atol=1e-6
     )

@@ -7,15 +7,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
+import minari
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from pombu import POMBU, UsageError
 from pombu.algorithms.registry import begin_from
 from pombu.cli import main
 from pombu.data import read_logged, write_logged
 from pombu.data.episodes import to_bytes, write_kept
-from pombu.envs import Episode, collect, load
+from pombu.envs import EnvConfig, Episode, collect, load
 from pombu.files import DamagedFileError
 from pombu.training.checkpoint import shard_checksums
 from pombu.training.metrics import NonFiniteError
@@ -261,3 +264,148 @@ def test_stored_episodes_that_are_not_finite_are_refused_at_once(
     file.write_bytes(to_bytes([broken, *episodes[1:]]))
     with pytest.raises(UsageError, match="rewards that are not finite"):
         read_logged(file, TASK)
+
+
+class Pair(gymnasium.Env[Any, Any]):
+    """A Dict of a counter and a choice; ends for good after five steps."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Dict(
+            where=spaces.Box(-99.0, 99.0, (2, 1)), mode=spaces.Discrete(2)
+        )
+        self.action_space = spaces.Box(-3.0, 3.0, (1,))
+        self.where = np.zeros((2, 1), np.float32)
+        self.steps = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        start = self.np_random.uniform(-1, 1, (2, 1))
+        self.where, self.steps = start.astype(np.float32), 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.where = self.where + np.float32(action[0])
+        self.steps += 1
+        return self._observe(), float(self.where.sum()), self.steps == 5, False, {}
+
+    def _observe(self) -> Any:
+        return {"where": self.where, "mode": self.steps % 2}
+
+
+def pair() -> gymnasium.Env[Any, Any]:
+    return gymnasium.wrappers.TimeLimit(Pair(), 4 + 2)
+
+
+def collect_minari(env: Any, task: Any, episodes: int, name: str) -> list[Episode]:
+    """Write a Minari dataset of random actions; the episodes as pombu sees them."""
+    collector = minari.DataCollector(env)
+    rng = np.random.default_rng(0)
+    own, box = [], task.action_box
+    flat = task.make()
+    for seed in range(episodes):
+        collector.reset(seed=seed)
+        rows, actions, rewards, over = [flat.reset(seed=seed)[0]], [], [], False
+        while not over:
+            action = box.to_env(rng.uniform(box.low, box.high, (1, box.dim)))[0]
+            collector.step(action)
+            row, reward, terminated, truncated, _ = flat.step(action)
+            rows.append(row)
+            actions.append(action.ravel())
+            rewards.append(reward)
+            over = terminated or truncated
+        one = (np.array(part, np.float32) for part in (rows, actions, rewards))
+        own.append(Episode(*one, terminated))
+    collector.create_dataset(name, algorithm_name="random")
+    collector.close()
+    return own
+
+
+@pytest.fixture
+def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of Minari datasets."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    return tmp_path / "minari"
+
+
+# Minari warns of what a dataset does not say about itself.
+quiet = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::ResourceWarning")
+
+
+@quiet
+@pytest.mark.parametrize("made", ["corridor", "pair"])
+def test_minari_episodes_are_those_that_were_recorded(
+    made: str, datasets: Path
+) -> None:
+    env, task = (pair(), load(f"{__name__}:pair"))
+    if made == "corridor":
+        env, task = TASK.make().env, TASK
+    own = collect_minari(env, task, 4, f"own/{made}-v0")
+    assert all(len(episode) for episode in own)
+    read = read_logged(f"minari:own/{made}-v0", task)
+    assert same(read, own)
+    assert read[0].observations.shape[1] == (4 if made == "pair" else 2)
+
+
+@quiet
+def test_minari_data_start_a_run_and_stack(datasets: Path, tmp_path: Path) -> None:
+    own = collect_minari(TASK.make().env, TASK, 4, "own/corridor-v0")
+    stacked = load(EnvConfig(id="probes:corridor", history=2))
+    read = read_logged("minari:own/corridor-v0", stacked)
+    assert read[0].observations.shape[1] == 4
+    np.testing.assert_array_equal(read[0].observations[:, :2], own[0].observations)
+    flags = ["--preset", "smoke", "--total-steps", "1", "--out", str(tmp_path / "run")]
+    data = ["--data", "minari:own/corridor-v0"]
+    assert main(["train", "--env", "probes:corridor", *flags, *data]) == 0
+
+
+@quiet
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ("Pendulum-v1", "has observations of"),
+        ("Point2D", "has actions in"),
+        ("probes:corridor", "has observations of"),
+    ],
+)
+def test_minari_data_of_another_environment_are_refused(
+    env: str, said: str, datasets: Path
+) -> None:
+    source = TASK if env == "Point2D" else load(f"{__name__}:pair")
+    if env == "Point2D":  # same observations, and a wider action box
+        wide = spaces.Box(-0.5, 0.5, (2,))
+        buffer = {
+            "observations": np.zeros((3, 2), np.float32),
+            "actions": np.zeros((2, 2), np.float32),
+            "rewards": np.zeros(2),
+            "terminations": np.zeros(2, bool),
+            "truncations": np.array([False, True]),
+            "infos": {},
+        }
+        minari.create_dataset_from_buffers(
+            "own/other-v0",
+            [minari.data_collector.EpisodeBuffer(**buffer)],
+            action_space=wide,
+            observation_space=spaces.Box(-np.inf, np.inf, (2,)),
+        )
+    else:
+        collect_minari(source.make().env.env, source, 2, "own/other-v0")
+    with pytest.raises(UsageError, match=said) as caught:
+        read_logged("minari:own/other-v0", load(env))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_minari_dataset_that_is_not_here_is_not_fetched(datasets: Path) -> None:
+    with pytest.raises(UsageError, match="minari download own/absent-v0"):
+        read_logged("minari:own/absent-v0", TASK)
+
+
+@quiet
+def test_a_damaged_minari_dataset_is_one_sentence(datasets: Path) -> None:
+    collect_minari(TASK.make().env, TASK, 1, "own/corridor-v0")
+    (file,) = datasets.glob("own/corridor-v0/data/*.hdf5")
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(UsageError, match="cannot be read") as caught:
+        read_logged("minari:own/corridor-v0", TASK)
+    assert "\n" not in str(caught.value)

@@ -234,3 +234,44 @@ def test_a_factory_may_be_given_itself() -> None:
     assert agent.config.env.id == "probes:corridor"
     unnamed = POMBU(lambda: probes.corridor(), preset="smoke")
     assert unnamed.config.env.id.startswith("python:")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name",
+    ["shimmy:dm_control/cartpole-balance-v0", "gymnasium_robotics:FetchReachDense-v4"],
+)
+def test_other_suites_train_or_say_in_a_sentence_why_not(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They may not be installed, or not work with this version of MuJoCo."""
+    run = tmp_path / "run"
+    flags = ["--preset", "smoke", "--total-steps", "20", "--evaluate", "none"]
+    code = main(["train", "--env", name, *flags, "--out", str(run)])
+    told = capsys.readouterr().err
+    if code == 0:
+        assert open_run(run).rows()[-1]["real_steps"] >= 20
+    else:
+        assert code == 2
+        assert told.startswith("pombu: ")
+        assert name.partition(":")[0] in told
+        assert not run.exists()
+
+
+@pytest.mark.parametrize("env", ["probes:corridor", "probes:with_reward"])
+def test_a_policy_is_exported_without_its_environment(
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """The folder knows sizes and bounds, so that no code need be trusted."""
+    run, asked, alone = (tmp_path / name for name in ("run", "a.onnx", "b.onnx"))
+    flags = ["--env", env, "--preset", "smoke", "--total-steps", "40"]
+    assert main(["train", *flags, "--out", str(run)]) == 0
+    assert main(["export", str(run), str(asked), "--env", env]) == 0
+    monkeypatch.delattr(f"probes.{env.partition(':')[2]}")
+    assert main(["export", str(run), str(alone)]) == 0
+    assert alone.read_bytes() == asked.read_bytes()
+    kept = run / "task.json"
+    kept.write_text(kept.read_text().replace('"horizon"', '"horizont"'))
+    assert main(["export", str(run), str(tmp_path / "c.onnx")]) == 1
+    assert "task.json" in capsys.readouterr().err

@@ -11,10 +11,10 @@ An agent holds a learner and its state. Saving writes a run folder, so `load` al
 the folder of any `pombu train`.
 """
 
-import signal
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
@@ -22,8 +22,8 @@ import gymnasium
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from pombu.agent import ask_tell
-from pombu.agent.ask_tell import Proposal
+from pombu.agent.ask_tell import AskTell
+from pombu.agent.export import about_policy, export_policy
 from pombu.agent.inputs import MOST_STEPS, whole, with_options
 from pombu.agent.runs import (
     DEFAULT_PRESET,
@@ -31,17 +31,18 @@ from pombu.agent.runs import (
     algorithm_of,
     load_run,
     read_config,
+    require_later,
 )
 from pombu.agent.world_model import ModelAccess, UncertaintyAccess
 from pombu.algorithms import presets, registry
 from pombu.algorithms.config import budget, last_iteration
 from pombu.data import read_logged
-from pombu.data.episodes import EPISODES, EpisodeStore
-from pombu.envs import EnvConfig, Episode, load, short_name
+from pombu.data.episodes import EpisodeStore
+from pombu.envs import EnvConfig, load, short_name
 from pombu.envs.catalogue import HERE
 from pombu.envs.collection import time_limit_warning
 from pombu.envs.task import config_of
-from pombu.errors import StoppedError, UsageError
+from pombu.errors import UsageError
 from pombu.files import as_path
 from pombu.parallel import use_compilation_cache
 from pombu.rng import Keys, require_seed
@@ -50,21 +51,24 @@ from pombu.training import config_file
 from pombu.training.algorithm import (
     FINAL_EPISODES,
     Algorithm,
-    Explores,
     Policy,
-    StageTimer,
     usual_share,
 )
-from pombu.training.callbacks import Callback, CallbackLike, Progress, as_callbacks
+from pombu.training.callbacks import (
+    Callback,
+    CallbackLike,
+    Progress,
+    as_callbacks,
+    stop_error,
+)
 from pombu.training.display import TensorBoard, WeightsAndBiases, display
 from pombu.training.loop import Evaluation, evaluate, identity, learn
-from pombu.training.metrics import require_finite
-from pombu.training.run import CONFIG, Run, RunSpec, create, open_run
+from pombu.training.run import CONFIG, RunSpec, create, open_run
 
 A = TypeVar("A", bound="Agent")
 
 
-class Agent(ModelAccess):
+class Agent(ModelAccess, AskTell):
     """What all agents share; use one of the classes named after an algorithm."""
 
     algorithm: ClassVar[str]
@@ -222,12 +226,61 @@ class Agent(ModelAccess):
         budget(self.config, lambda: horizon, before + total_timesteps)
         self._learn_from_waiting()
         target = int(self.state.real_steps) + total_timesteps
-        run = None
+        given = [*as_callbacks(callback), *as_callbacks(callbacks)]
+        self._go_on(target, given, out, progress_bar, end)
+        return self
+
+    def learn_offline(
+        self: A,
+        iterations: int | None = None,
+        callback: CallbackLike | Sequence[CallbackLike] | None = None,
+        out: str | Path | None = None,
+        progress_bar: bool = False,
+        evaluate: bool = True,
+    ) -> A:
+        """Improve the policy from the data it has, without a real step to learn from.
+
+        Give the agent `data=` when it is made. sqrt(U) is the guard: `alpha` (POMBU) or
+        `kappa` (DHMBPO) above 0 keep the policy from what members disagree about.
+
+        Args:
+            iterations: how many; None takes the config's number.
+            callback: as in `learn`.
+            out: a new run folder for metrics and checkpoints.
+            progress_bar: whether the terminal shows how it goes.
+            evaluate: whether real episodes measure the policy; without, the environment
+                is never acted in.
+
+        Raises:
+            UsageError: There are no data, or the algorithm cannot do with them alone.
+        """
+        registry.require_offline(self.algorithm)
+        if not len(self.episodes):
+            raise UsageError(
+                "There are no data to learn from: make the agent with data=, or learn "
+                "from real steps first."
+            )
+        planned = self.config.iterations if iterations is None else iterations
+        until = int(self.state.iteration) + whole("iterations", planned, 1, MOST_STEPS)
+        given = as_callbacks(callback)
+        self._go_on(self.real_steps, given, out, progress_bar, None, until, evaluate)
+        return self
+
+    def _go_on(
+        self,
+        target: int,
+        callbacks: Sequence[Callback],
+        out: str | Path | None,
+        progress_bar: bool,
+        end: int | None = None,
+        offline: int = 0,
+        evaluate: bool = True,
+    ) -> None:
+        """Learn until `target` real steps or iteration `end`, and keep what it gave."""
+        run, spec = None, self._spec(target, end, offline, evaluate)
         if out is not None:
             self._warn_if_unnamed()
-            spec = replace(self._spec(target), last_iteration=end)
             run = create(as_path("out", out), spec)
-        begin = (self.state, self.episodes)
         all_callbacks: list[Callback] = [_KeepState(self, end)]
         if progress_bar:
             all_callbacks.append(display())
@@ -237,62 +290,24 @@ class Agent(ModelAccess):
             all_callbacks.append(TensorBoard())
         if self._asked.get("wandb"):
             all_callbacks.append(WeightsAndBiases())
-        all_callbacks += [*as_callbacks(callback), *as_callbacks(callbacks)]
+        all_callbacks += callbacks
         self._explored = None
-        share = self._spec(target).evaluation_share
         result = learn(
-            self.learner, self.seed, target, all_callbacks, run, begin, share
+            self.learner,
+            self.seed,
+            target,
+            all_callbacks,
+            run,
+            (self.state, self.episodes),
+            spec.evaluation_share,
+            offline,
+            evaluate,
         )
         self.state, self.episodes = result.state, result.episodes
         if not progress_bar:  # which shows it
             self._warn_once(time_limit_warning(self.learner.task, list(self.episodes)))
         if result.signal is not None and not result.finished:
-            raise _stopped(result.signal)
-        return self
-
-    def propose(self) -> Proposal:
-        """A policy for one real episode outside pombu; tell by `observe` what it did.
-
-        It explores. To act with what was learned, use `predict`.
-        """
-        learner = ask_tell.explorer(self.learner)
-        number = len(self.episodes)
-        since = len(ask_tell.waiting(self.state, self.episodes))
-        if self._explored is None:
-            # Episodes not learned from yet must not change what is proposed next.
-            learned = EpisodeStore(list(self.episodes)[: number - since])
-            self._explored = learner.explore(self.state, learned)
-        _, explorers = self._explored
-        key = Keys(self.seed, number).jax("propose")
-        return ask_tell.policy_for(explorers, since, self.learner.task, key)
-
-    def observe(self, episode: Episode) -> dict[str, float]:
-        """Take in a real episode; learn once an iteration's worth of them is there.
-
-        Returns:
-            The lesson's metrics, or nothing while episodes are still being gathered.
-        """
-        ask_tell.explorer(self.learner)
-        self.episodes.append([ask_tell.checked(episode, self.learner.task)])
-        waiting = ask_tell.waiting(self.state, self.episodes)
-        if not ask_tell.is_round(self.config, waiting):
-            return {}
-        return self._learn_from_waiting()
-
-    def _learn_from_waiting(self) -> dict[str, float]:
-        """Learn from observed episodes that were not learned from yet."""
-        if not isinstance(self.learner, Explores):
-            return {}
-        waiting = ask_tell.waiting(self.state, self.episodes)
-        if not waiting:
-            return {}
-        state, _ = self._explored or (self.state, None)
-        state, metrics = self.learner.update(
-            state, self.episodes, waiting, StageTimer()
-        )
-        require_finite(metrics, int(state.iteration))
-        self.state, self._explored = state, None
-        return metrics
+            raise stop_error(result.signal)
 
     def predict(
         self,
@@ -344,8 +359,9 @@ class Agent(ModelAccess):
         run = open_run(path) if (path / CONFIG).exists() else create(path, spec)
         run.require_same(spec)
         with run.locked():
-            self._require_later(run)
+            require_later(run, int(self.state.iteration), self.episodes)
             run.record_observation(self.learner.task.observation_parts)
+            run.record_task(self.learner.task.described)
             return checkpoints.save(
                 run.path,
                 self.state,
@@ -353,6 +369,22 @@ class Agent(ModelAccess):
                 identity(self.learner, run),
                 int(self.state.iteration),
             )
+
+    def export(self, path: str | Path) -> Path:
+        """Write the policy as a file that needs no JAX; one of that name gives way.
+
+        Args:
+            path: `policy.safetensors`, to be read with NumPy by
+                `pombu.agent.numpy_policy.load_policy`, or `policy.onnx` for ONNX
+                runtimes (extra `onnx`).
+
+        Raises:
+            UsageError: The algorithm has no policy network that can be exported.
+            RunError: The policy has numbers that are not finite.
+        """
+        about = about_policy(self.learner, self.state, self.seed)
+        export_policy(Path(path), self.learner, self.state, about)
+        return Path(path)
 
     def _warn_if_unnamed(self) -> None:
         """Say that the command line cannot go on with what has no name."""
@@ -366,23 +398,6 @@ class Agent(ModelAccess):
         if message is not None and message not in self._told:
             self._told.add(message)
             warnings.warn(message, stacklevel=4)
-
-    def _require_later(self, run: Run) -> None:
-        """Refuse to save over what another agent of the same config went through."""
-        saved = checkpoints.newest(run.path)
-        if saved is None:
-            return
-        iteration = int(self.state.iteration)
-        if saved.iteration > iteration:
-            raise UsageError(
-                f"{run.path} holds a save of iteration {saved.iteration}, and this "
-                f"agent has only had {iteration}: choose another folder."
-            )
-        if not self.episodes.go_on_after(run.path / EPISODES, saved.shards):
-            raise UsageError(
-                f"{run.path} holds an agent with other real episodes: choose another "
-                "folder, so that neither of them is lost."
-            )
 
     @classmethod
     def load(
@@ -411,7 +426,7 @@ class Agent(ModelAccess):
             raise UsageError(
                 f"checkpoint is {checkpoint!r}: it must be 'last' or 'best'."
             )
-        found = load_run(run, learner, checkpoint, _warn)
+        found = load_run(run, learner, checkpoint, partial(warnings.warn, stacklevel=3))
         if found is None:
             raise UsageError(f"{run.path} has no checkpoint: train or save first.")
         loaded, episodes = found
@@ -422,7 +437,13 @@ class Agent(ModelAccess):
         ]
         return agent
 
-    def _spec(self, total_steps: int) -> RunSpec:
+    def _spec(
+        self,
+        total_steps: int,
+        last_iteration: int | None = None,
+        offline: int = 0,
+        evaluate: bool = True,
+    ) -> RunSpec:
         usual = {"evaluation_share": usual_share(self.learner.task)}
         own = {
             "algorithm": self.algorithm,
@@ -430,8 +451,11 @@ class Agent(ModelAccess):
             "seed": self.seed,
             "total_steps": total_steps,
             "config": config_file.to_json(self.config),
+            "last_iteration": last_iteration,
+            "offline": offline,
+            "evaluate": evaluate,
         }
-        return RunSpec(**{**usual, **self._asked, "last_iteration": None, **own})
+        return RunSpec(**{**usual, **self._asked, **own})
 
 
 class _KeepState(Callback):
@@ -446,18 +470,6 @@ class _KeepState(Callback):
         self._agent.state = progress.state
         self._agent.history.append(dict(progress.metrics))
         return self._end is None or progress.iteration < self._end
-
-
-def _stopped(number: int) -> BaseException:
-    """What to raise once a signal was heeded and nothing is left to lose."""
-    kept = "Stopped; the agent keeps every finished iteration."
-    if number == signal.SIGINT:
-        return KeyboardInterrupt(kept)
-    return StoppedError(kept, number)
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=3)
 
 
 class _WithEnsemble(UncertaintyAccess, Agent):

@@ -16,8 +16,10 @@ from pombu.data.episodes import EpisodeStore
 from pombu.envs import Episode, Task
 from pombu.errors import RunError, UsageError
 from pombu.nn import GaussianPolicy
+from pombu.rng import Keys
 from pombu.rollout.real import act_alone
-from pombu.training.algorithm import Algorithm, Explores
+from pombu.training.algorithm import Algorithm, Explores, StageTimer
+from pombu.training.metrics import require_finite
 
 
 class Proposal:
@@ -130,3 +132,55 @@ def checked(episode: Episode, task: Task) -> Episode:
         rewards,
         bool(episode.terminated),
     )
+
+
+class AskTell:
+    """The part of an agent that learns from episodes which others take."""
+
+    learner: Algorithm[Any]
+    state: Any
+    episodes: EpisodeStore
+    seed: int
+    _explored: Any
+
+    def propose(self) -> Proposal:
+        """A policy for one real episode outside pombu; tell by `observe` what it did.
+
+        It explores. To act with what was learned, use `predict`.
+        """
+        learner = explorer(self.learner)
+        number = len(self.episodes)
+        since = len(waiting(self.state, self.episodes))
+        if self._explored is None:
+            # Episodes not learned from yet must not change what is proposed next.
+            learned = EpisodeStore(list(self.episodes)[: number - since])
+            self._explored = learner.explore(self.state, learned)
+        _, explorers = self._explored
+        key = Keys(self.seed, number).jax("propose")
+        return policy_for(explorers, since, self.learner.task, key)
+
+    def observe(self, episode: Episode) -> dict[str, float]:
+        """Take in a real episode; learn once an iteration's worth of them is there.
+
+        Returns:
+            The lesson's metrics, or nothing while episodes are still being gathered.
+        """
+        explorer(self.learner)
+        self.episodes.append([checked(episode, self.learner.task)])
+        fresh = waiting(self.state, self.episodes)
+        if not is_round(self.learner.config, fresh):
+            return {}
+        return self._learn_from_waiting()
+
+    def _learn_from_waiting(self) -> dict[str, float]:
+        """Learn from observed episodes that were not learned from yet."""
+        if not isinstance(self.learner, Explores):
+            return {}
+        fresh = waiting(self.state, self.episodes)
+        if not fresh:
+            return {}
+        state, _ = self._explored or (self.state, None)
+        state, metrics = self.learner.update(state, self.episodes, fresh, StageTimer())
+        require_finite(metrics, int(state.iteration))
+        self.state, self._explored = state, None
+        return metrics

@@ -1,4 +1,8 @@
-"""A trained policy to take away: as a small file that needs no JAX, and as a video."""
+"""A trained policy to take away: as a small file that needs no JAX, and as a video.
+
+The file is one for NumPy (`.safetensors`, see `pombu.agent.numpy_policy`) or an ONNX
+model (`.onnx`) for the many runtimes that take such. Both compute the mean action.
+"""
 
 import json
 import warnings
@@ -10,7 +14,8 @@ import jax
 import numpy as np
 from safetensors.numpy import save
 
-from pombu.agent.numpy_policy import checksum
+from pombu._version import __version__
+from pombu.agent.numpy_policy import FORMAT, checksum
 from pombu.data import Experience
 from pombu.envs import Task
 from pombu.envs.catalogue import in_one_line
@@ -19,7 +24,9 @@ from pombu.files import write_atomic
 from pombu.nn import MLP, GaussianPolicy, PlainPolicy, SquashedPolicy
 from pombu.training.algorithm import Algorithm, Policy
 
-FORMAT = "1"
+ONNX_OPSET, ONNX_IR = 17, 8
+"""Of 2022, and not newer than that: every operator here is older, and runtimes on
+devices are seldom new."""
 PREVIEW_FRAMES = 60
 PREVIEW_WIDTH = 240
 
@@ -29,13 +36,62 @@ def export_policy(
 ) -> None:
     """Write the policy's network, its input's units and the action box.
 
-    A Gaussian policy's log-std is written too; what makes another policy differ (SiLU
-    or ReLU layers, tanh after the mean) is an entry of that name.
-    `pombu.agent.numpy_policy` reads it back in a few lines of NumPy.
+    The same policy gives the same bytes.
+
+    Args:
+        path: ends in `.safetensors` or `.onnx`, which says what is written.
+        algorithm: whose policy it is.
+        state: of the run.
+        about: what is known of the policy, kept beside it as JSON.
 
     Raises:
-        UsageError: The state holds no policy network.
+        UsageError: The state holds no policy network, or the name ends otherwise.
         RunError: The policy has numbers that are not finite.
+    """
+    writers = {".safetensors": _as_safetensors, ".onnx": _as_onnx}
+    if path.suffix not in writers:
+        raise UsageError(
+            f"{path} ends in {path.suffix or 'nothing'!r}: give a name that ends in "
+            ".safetensors, to be read with NumPy, or in .onnx."
+        )
+    arrays = _arrays(algorithm, state)
+    # One entry alone, because the order of several in the file is left to chance.
+    seal = {"format": FORMAT, "about": about, "sha256": checksum(arrays, about)}
+    write_atomic(path, writers[path.suffix](arrays, json.dumps(seal)))
+
+
+def about_policy(algorithm: Algorithm[Any], state: Any, seed: int) -> dict[str, Any]:
+    """What an exported file says of its policy, and of what goes in and comes out."""
+    task = algorithm.task
+    box = task.action_box
+    about = {
+        "algorithm": algorithm.name,
+        "environment": task.config.id,
+        "seed": seed,
+        "real_steps": int(state.real_steps),
+        "iteration": int(state.iteration),
+        "pombu": __version__,
+        "observation_size": task.observation_dim,
+        "action": {
+            "low": list(box.low),
+            "high": list(box.high),
+            "shape": list(box.shape or (box.dim,)),
+        },
+    }
+    if task.config.history > 1:
+        about["history"] = {"observations": task.config.history, "first": "newest"}
+    if task.observation_shape is not None:
+        about["observation_shape"] = list(task.observation_shape)
+    if task.layout is not None:
+        about["observation"] = task.observation_parts
+    return about
+
+
+def _arrays(algorithm: Algorithm[Any], state: Any) -> dict[str, np.ndarray]:
+    """All that the policy computes with, as float32.
+
+    A Gaussian policy's log-std is among it; what makes another policy differ (SiLU or
+    ReLU layers, tanh after the mean) is an entry of that name.
     """
     policy, box = _plain_policy(algorithm, state), algorithm.task.action_box
     arrays = {
@@ -63,9 +119,82 @@ def export_policy(
             f"The policy has numbers that are not finite ({bad[0]}), so it was not "
             "exported: export another checkpoint."
         )
-    # One entry alone, because the order of several in the file is left to chance.
-    seal = {"format": FORMAT, "about": about, "sha256": checksum(plain, about)}
-    write_atomic(path, save(plain, {"pombu": json.dumps(seal)}))
+    return plain
+
+
+def _as_safetensors(arrays: dict[str, np.ndarray], seal: str) -> bytes:
+    return save(arrays, {"pombu": seal})
+
+
+def _as_onnx(arrays: dict[str, np.ndarray], seal: str) -> bytes:
+    """The mean action as an ONNX model: observation [batch, o] to action [batch, a].
+
+    Raises:
+        UsageError: onnx is not installed.
+    """
+    try:
+        from onnx import TensorProto, helper, numpy_helper
+    except ImportError as error:
+        raise UsageError(
+            "An .onnx file needs onnx: install it with `pip install 'pombu[onnx]'`."
+        ) from error
+    depth = sum(name.startswith("weight_") for name in arrays)
+    # As the policy computes: the box's middle and half are rounded once.
+    low, high = arrays["low"], arrays["high"]
+    constants = {
+        name: array
+        for name, array in arrays.items()
+        if name.startswith(("observation_", "weight_", "bias_", "low", "high"))
+    }
+    constants |= {
+        "middle": (high + low) / 2,
+        "half": (high - low) / 2,
+        "least": np.array(-1, np.float32),
+        "most": np.array(1, np.float32),
+    }
+    nodes: list[Any] = []
+
+    def then(operator: str, *inputs: str, to: str) -> str:
+        nodes.append(helper.make_node(operator, list(inputs), [to], name=to))
+        return to
+
+    x = then("Sub", "observation", "observation_mean", to="centred")
+    x = then("Div", x, "observation_std", to="normalised")
+    for i in range(depth):
+        x = then("Gemm", x, f"weight_{i}", f"bias_{i}", to=f"layer_{i}")
+        if i == depth - 1:
+            break
+        if "silu" in arrays:
+            x = then("Mul", x, then("Sigmoid", x, to=f"gate_{i}"), to=f"hidden_{i}")
+        else:
+            bend = "Relu" if "relu" in arrays else "Tanh"
+            x = then(bend, x, to=f"hidden_{i}")
+    if "squash" in arrays:
+        x = then("Tanh", x, to="squashed")
+    x = then("Clip", x, "least", "most", to="within")
+    x = then("Add", then("Mul", x, "half", to="scaled"), "middle", to="moved")
+    # Rounding may lead past a bound.
+    then("Max", then("Min", x, "high", to="below"), "low", to="action")
+    sizes = len(arrays["observation_mean"]), len(low)
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])
+        for name, size in zip(("observation", "action"), sizes, strict=True)
+    ]
+    weights = [
+        numpy_helper.from_array(np.asarray(array, np.float32), name)
+        for name, array in sorted(constants.items())
+    ]
+    graph = helper.make_graph(nodes, "policy", ends[:1], ends[1:], weights)
+    model = helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", ONNX_OPSET)],
+        ir_version=ONNX_IR,
+        producer_name="pombu",
+        producer_version=__version__,
+    )
+    helper.set_model_props(model, {"pombu": seal})
+    data: bytes = model.SerializeToString(deterministic=True)
+    return data
 
 
 def _plain_policy(algorithm: Algorithm[Any], state: Any) -> PlainPolicy:
@@ -82,7 +211,7 @@ def _plain_policy(algorithm: Algorithm[Any], state: Any) -> PlainPolicy:
     ):
         raise UsageError(
             f"A {algorithm.name} policy cannot be exported: only those of algorithms "
-            "that learn a policy network can, such as pombu."
+            "that learn a policy network can, such as pombu or dhmbpo."
         )
     units = (experience.observation.mean, experience.observation.std)
     if isinstance(policy, GaussianPolicy):

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+FORMAT = "1"
+
 
 def checksum(arrays: Mapping[str, np.ndarray], about: Any) -> str:
     """The SHA-256 of named arrays and of what is written about them, as JSON."""
@@ -72,16 +74,17 @@ def _read(path: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     try:
         with safe_open(path, "np") as file:
             p = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            about = file.metadata() or {}
-        seal = json.loads(about.get("pombu", "{}"))
+            entries = file.metadata() or {}
+        seal = json.loads(entries.get("pombu", "{}"))
         # Files of version 0.1 have no checksum, and another entry instead.
-        if "format" in about:
+        if "format" in entries:
             return p, {}
-        whole = seal["sha256"] == checksum(p, seal["about"])
+        about = seal["about"]
+        due = {"format": FORMAT, "about": about, "sha256": checksum(p, about)}
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         reason = f"it cannot be read: {type(error).__name__}"
         raise ValueError(f"{path} is damaged ({reason}): export it again.") from None
-    if not whole:
+    if seal != due:
         raise ValueError(f"{path} is damaged (its checksum differs): export it again.")
     return p, seal
 

@@ -16,7 +16,7 @@ from pombu.agent.inputs import flat_options, with_options
 from pombu.algorithms import presets
 from pombu.algorithms.registry import config_type, find, make
 from pombu.data.episodes import EPISODES, EpisodeStore, load_episodes
-from pombu.envs import load, resolve, short_name
+from pombu.envs import Task, load, resolve, short_name
 from pombu.envs.catalogue import HERE
 from pombu.errors import RunError, UsageError
 from pombu.files import DamagedFileError, parse_json
@@ -29,11 +29,14 @@ from pombu.training.run import CONFIG, Run, RunSpec
 Which = Literal["last", "best"]
 
 
-def algorithm_of(run: Run, trusted_env: str | None = None) -> Algorithm[Any]:
+def algorithm_of(
+    run: Run, trusted_env: str | None = None, acts: bool = False
+) -> Algorithm[Any]:
     """The algorithm that a run folder describes.
 
     An environment named `module:factory` is code. A file must not be able to run code,
-    so such a name is followed only if the user repeats it.
+    so such a name is followed only if the user repeats it. Who only `acts`, and never
+    asks the environment, does without: the folder keeps its sizes and bounds.
 
     Raises:
         UsageError: The folder's config cannot be used, or names code.
@@ -43,6 +46,9 @@ def algorithm_of(run: Run, trusted_env: str | None = None) -> Algorithm[Any]:
         config_type(run.spec.algorithm), run.spec.config, where
     )
     name = config.env.id
+    if acts and ":" in name and trusted_env is None and (kept := run.task()):
+        task = Task.without_environment(config.env, kept)
+        return make(run.spec.algorithm, task, config)
     if name.startswith(("__main__:", HERE)) and name != trusted_env:
         raise UsageError(
             f"{run.path} was trained on {name.partition(':')[2]}, which only the "
@@ -112,6 +118,23 @@ def load_checkpoint(
             f"{error} Other checkpoints: {', '.join(others) or 'none'}; `pombu resume "
             f"{run.named}` goes on from the last good one."
         ) from None
+
+
+def require_later(run: Run, iteration: int, episodes: EpisodeStore) -> None:
+    """Refuse to save over what another agent of the same config went through."""
+    saved = checkpoint.newest(run.path)
+    if saved is None:
+        return
+    if saved.iteration > iteration:
+        raise UsageError(
+            f"{run.path} holds a save of iteration {saved.iteration}, and this agent "
+            f"has only had {iteration}: choose another folder."
+        )
+    if not episodes.go_on_after(run.path / EPISODES, saved.shards):
+        raise UsageError(
+            f"{run.path} holds an agent with other real episodes: choose another "
+            "folder, so that neither of them is lost."
+        )
 
 
 DEFAULT_ENV, DEFAULT_ALGORITHM, DEFAULT_PRESET = "HalfCheetah", "pombu", "fast"

@@ -258,4 +258,26 @@ def begin_from(
         algorithm.init(seed), episodes, list(logged), StageTimer()
     )
     require_finite(metrics, int(state.iteration))
-    return eqx.tree_at(lambda s: s.real_steps, state, np.asarray(0)), episodes
+    # What counts the real steps that were learned from counts from here on as well.
+    counters = [n for n in ("real_steps", "learned_steps") if hasattr(state, n)]
+    return (
+        eqx.tree_at(
+            lambda s: [getattr(s, name) for name in counters],
+            state,
+            [np.asarray(0) for _ in counters],
+        ),
+        episodes,
+    )
+
+
+def require_offline(name: str) -> None:
+    """Refuse an algorithm that cannot learn from stored episodes alone.
+
+    Raises:
+        UsageError: Names those that can.
+    """
+    if not hasattr(learner_type(name), "offline"):
+        raise UsageError(
+            f"{name} cannot learn from data alone: choose "
+            f"{', '.join(able_to('offline'))}, or leave --offline out."
+        )

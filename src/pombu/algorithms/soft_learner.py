@@ -44,7 +44,7 @@ from pombu.data import (
     regression,
 )
 from pombu.data.episodes import EpisodeStore
-from pombu.dynamics.config import HomoscedasticModelConfig
+from pombu.dynamics.config import HomoscedasticModelConfig, PlainReturnConfig
 from pombu.dynamics.ensemble import Form, Members
 from pombu.dynamics.error import prediction_error
 from pombu.dynamics.model import Dynamics, dynamics_of
@@ -57,6 +57,8 @@ from pombu.envs import Episode, Task, collect_rounds
 from pombu.nn import SquashedPolicy, init_squashed
 from pombu.parallel import jit
 from pombu.rng import Keys
+from pombu.rollout.imagine import ImaginationRules
+from pombu.rollout.plan import outlook
 from pombu.rollout.real import Act, act_randomly, evaluate, round_keys
 from pombu.training.algorithm import Policy, StageTimer
 
@@ -105,6 +107,10 @@ class SoftConfig(Protocol):
     @property
     def learning_starts(self) -> int:
         """Real steps with random actions."""
+
+    @property
+    def runaway(self) -> float:
+        """Standard deviations of the real data that an imagined state may be off."""
 
     @property
     def gamma(self) -> float:
@@ -286,7 +292,9 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
     def collect(self, state: S, keys: Keys) -> list[Episode]:
         """Real trajectories: random at first, then the policy's with its noise."""
         config, task = self.config, self.task
-        random = int(state.real_steps) < config.learning_starts
+        # What was learned from logged episodes is better than chance.
+        untaught = not int(state.updates)
+        random = untaught and int(state.real_steps) < config.learning_starts
         policy = self.explorer(state)
 
         def round_of(index: int) -> tuple[Act, list[int]]:
@@ -325,13 +333,56 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
         metrics: Metrics = {
             "return_collected": float(np.mean([e.rewards.sum() for e in collected]))
         }
-        if int(state.real_steps) >= config.learning_starts:
+        if int(state.updates) or int(state.real_steps) >= config.learning_starts:
             with stage("fit"):
                 state, fitted = self.fit(state, list(episodes), keys)
             with stage("improve"):
                 state, improved = self.improve(state, list(episodes), keys)
             metrics |= {**fitted, **improved}
         return after_iteration(state), metrics
+
+    def offline(
+        self, state: S, episodes: EpisodeStore, stage: StageTimer
+    ) -> tuple[S, Metrics]:
+        """An iteration that learns from stored episodes alone.
+
+        The members are fitted once, for they do not change. There are as many updates
+        as an iteration's real steps would ask for.
+        """
+        config, keys, stored = self.config, keys_of(state), list(episodes)
+        taken, learned = state.real_steps, state.learned_steps
+        if not int(state.experience.observation.count):
+            experience = learn_from(state.experience, stored, config.gamma)
+            state = eqx.tree_at(lambda s: s.experience, state, experience)
+        metrics: Metrics = {}
+        if not int(state.updates):
+            # To the fit all of them are new.
+            state = _with_steps(state, episodes.steps, 0)
+            with stage("fit"):
+                state, metrics = self.fit(state, stored, keys)
+        due = max(config.least_steps, config.trajectories * self.task.horizon)
+        state = _with_steps(state, episodes.steps, episodes.steps - due)
+        with stage("improve"):
+            state, improved = self.improve(state, stored, keys)
+        state = _with_steps(state, int(taken), int(learned))
+        penalty = getattr(config, "kappa", 0.0) * improved["sqrt_u"]
+        improved["penalty_share"] = penalty / max(abs(improved["q_mean"]), 1e-12)
+        with stage("evaluate"):
+            returns = PlainReturnConfig(
+                gamma=config.gamma, reward_clip=None, scale_rewards=False
+            )
+            rules = ImaginationRules(
+                self.task.action_box, returns, self.task.horizon, config.runaway
+            )
+            policy, dynamics = state.policy, self.dynamics(state)
+            promised = outlook(policy, dynamics, rules, self.task, stored, keys)
+            evaluated = self.evaluate(state, keys, stage)
+        return after_iteration(state), {
+            **evaluated,
+            **metrics,
+            **improved,
+            **promised,
+        }
 
     def fit(
         self, state: S, episodes: Sequence[Episode], keys: Keys
@@ -368,6 +419,16 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
         )
         error = prediction_error(self.dynamics(state), real, self.task.horizon)
         return {**evaluated, **error, "q_bias": bias}
+
+
+def _with_steps(state: S, real: int, learned: int) -> S:
+    """The state with so many real steps, and learned from so many of them."""
+    counted: S = eqx.tree_at(
+        lambda s: (s.real_steps, s.learned_steps),
+        state,
+        (np.asarray(real), np.asarray(learned)),
+    )
+    return counted
 
 
 @jit

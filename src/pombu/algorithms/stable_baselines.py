@@ -55,7 +55,7 @@ class SbxState(Progress):
     """Everything that a run is, beside its episodes; nothing is ever imagined."""
 
     replaced: ClassVar[Mapping[str, str]] = {
-        "networks/tensors/": "SAC and PPO in PyTorch (Stable-Baselines3)"
+        "networks/tensors/": "its PyTorch implementation (Stable-Baselines3)"
     }
     """How arrays of earlier versions are named, and what wrote them."""
 

@@ -4,8 +4,9 @@ At checkpoints of stored runs the policy plays fresh real episodes, which nothin
 learned from. Errors of n-step returns along them are held against
 
 - U, F and U_rho (`pombu.uncertainty.n_step`), from one prediction per real step, and
-- members rolled alone: each follows its own predictions for n steps under the recorded
-  actions, with V beyond; its n-step return is compared with the real one directly.
+- members rolled alone: in each the policy acts on what the member predicts, with the
+  noise that its real actions had, for n steps and with V beyond; the n-step return is
+  compared with the real one directly.
 
 Each is scored as it is, and recalibrated: scale (and rho) come from one half of the
 episodes, the scores from the other, and the other way round.
@@ -14,7 +15,6 @@ episodes, the scores from the other, and the other way round.
 import csv
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from numpy import ndarray
 
 from pombu.agent.runs import algorithm_of
 from pombu.algorithms.pombu.learner import Learner, State
@@ -30,7 +31,7 @@ from pombu.analysis.plots import markdown_table, write_csv
 from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode, collect, short_name
 from pombu.errors import UsageError
-from pombu.nn import Value, episode_horizon, predict_value
+from pombu.nn import GaussianPolicy, Value, episode_horizon, predict_value
 from pombu.parallel import jit
 from pombu.rng import Keys
 from pombu.rollout.held_out import real_steps
@@ -40,6 +41,7 @@ from pombu.rollout.returns import scaled_reward
 from pombu.training import checkpoint
 from pombu.training.loop import identity
 from pombu.training.run import Run, open_run
+from pombu.uncertainty.algorithm1 import Correlation
 from pombu.uncertainty.calibration import calibration
 from pombu.uncertainty.n_step import (
     LEAST_EPISODES,
@@ -53,8 +55,16 @@ from pombu.uncertainty.n_step import (
 )
 
 ESTIMATORS = ("U", "F", "rho", "members alone")
-TARGET_COVERAGE = (0.85, 0.95)
-TARGET_Z_SQUARED = (0.8, 1.25)
+TARGETS = {"coverage_90": (0.85, 0.95), "mean_z_squared": (0.8, 1.25)}
+NAMES = {
+    "mean_z_squared": "mean z²",
+    "nll": "NLL",
+    "crps": "CRPS",
+    "coverage_90": "in 90 %",
+    "spearman": "Spearman",
+    "sharpness": "sharpness",
+    "scale": "c",
+}
 NEAR = 1.5
 """A checkpoint stands for a stage if its real steps are within this factor of it."""
 FEWEST = 2 * LEAST_EPISODES
@@ -88,14 +98,6 @@ class Row(NamedTuple):
     """Fresh real episodes, which are not counted as real steps of the run."""
     episode_steps: int = 0
     """Steps that they took."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A checkpoint to be judged."""
-
-    wanted: int
-    path: Path
 
 
 def study(
@@ -132,11 +134,12 @@ def study(
                 "uncertainty of its Q-values here: only pombu and meppo with a learned "
                 "ensemble do."
             )
-        for stage in stages_of(run, after):
-            yield from judge(run, algorithm, stage, episodes)
+        for wanted, path in stages_of(run, after):
+            for row in judge(run, algorithm, path, episodes):
+                yield row._replace(stage=wanted)
 
 
-def stages_of(run: Run, after: Sequence[int]) -> list[Stage]:
+def stages_of(run: Run, after: Sequence[int]) -> list[tuple[int, Path]]:
     """The checkpoint that is nearest to each stage, where one is near enough.
 
     Raises:
@@ -149,7 +152,7 @@ def stages_of(run: Run, after: Sequence[int]) -> list[Stage]:
     if not steps:
         raise UsageError(f"{run.path} has no checkpoint yet: train it first.")
     if not after:
-        return [Stage(0, max(steps, key=steps.__getitem__))]
+        return [(0, max(steps, key=steps.__getitem__))]
 
     def distance(path: Path, wanted: int) -> float:
         return abs(math.log(max(steps[path], 1) / wanted))
@@ -158,7 +161,7 @@ def stages_of(run: Run, after: Sequence[int]) -> list[Stage]:
     for wanted in after:
         nearest = min(steps, key=lambda path: distance(path, wanted))
         if distance(nearest, wanted) <= math.log(NEAR):
-            found.append(Stage(wanted, nearest))
+            found.append((wanted, nearest))
     if not found:
         kept = ", ".join(str(number) for number in sorted(steps.values()))
         raise UsageError(
@@ -169,23 +172,19 @@ def stages_of(run: Run, after: Sequence[int]) -> list[Stage]:
     return found
 
 
-def judge(run: Run, learner: Learner, stage: Stage, episodes: int) -> list[Row]:
-    """All rows of one stage."""
+def judge(run: Run, learner: Learner, path: Path, episodes: int) -> list[Row]:
+    """All rows of one checkpoint."""
     template = learner.init(run.spec.seed)
-    state = checkpoint.load(stage.path, template, identity(learner, run)).state
-    keys = Keys(run.spec.seed, int(state.iteration))
-    normaliser = learner.normaliser(state)
-    act = act_alone(state.policy, normaliser, episodes, keys.jax("calibration"))
-    real = collect(learner.task, act, keys.episodes("calibration", episodes))
+    state = checkpoint.load(path, template, identity(learner, run)).state
+    real, noise = play(learner, state, episodes)
     dynamics, rules = learner.dynamics(state), learner.rules
     predicted = real_steps(state.value, dynamics, rules, real, learner.task.horizon)
-    alone = {n: rolled_alone(state, dynamics, rules, real, n) for n in STEPS}
+    alone = {n: rolled_alone(state, dynamics, rules, real, noise, n) for n in STEPS}
     unit = float(dynamics.return_std) if rules.returns.scale_rewards else 1.0
     return [
         scored._replace(
             task=short_name(learner.task.config.id),
             run=run.path.name,
-            stage=stage.wanted,
             real_steps=int(state.real_steps),
             episodes=len(real),
             episode_steps=sum(map(len, real)),
@@ -194,17 +193,38 @@ def judge(run: Run, learner: Learner, stage: Stage, episodes: int) -> list[Row]:
     ]
 
 
+def play(
+    learner: Learner, state: State, episodes: int
+) -> tuple[list[Episode], Float[ndarray, "T E a"]]:
+    """Fresh real episodes of the policy, and the noise in its actions, step first."""
+    keys = Keys(int(state.seed), int(state.iteration))
+    normaliser = learner.normaliser(state)
+    act = act_alone(state.policy, normaliser, episodes, keys.jax("calibration"))
+    noise: list[ndarray] = []
+
+    def remember(observations: ndarray, step: int) -> ndarray:
+        actions = act(observations, step)
+        mean = state.policy.mean(normaliser.normalise(jnp.asarray(observations)))
+        noise.append(actions - np.asarray(mean))
+        return actions
+
+    real = collect(learner.task, remember, keys.episodes("calibration", episodes))
+    return real, np.stack(noise)
+
+
 def rolled_alone(
     state: State,
     dynamics: Dynamics,
     rules: ImaginationRules,
     real: Sequence[Episode],
+    noise: Float[ndarray, "T E a"],
     n: int,
 ) -> Windows:
     """Errors of n-step returns when each member goes its own way.
 
     Windows lie whole inside their episodes and begin where those of `windows` do. The
-    error is that of the members' mean, sigma their standard deviation.
+    error is that of the members' mean, sigma their standard deviation. The policy must
+    react to where a member goes: replayed actions would not balance a pendulum.
     """
     places = [
         (number, t)
@@ -215,7 +235,7 @@ def rolled_alone(
         nothing = np.zeros(0)
         return Windows(nothing, nothing, np.zeros(0, int))
     starts = np.stack([real[e].observations[t] for e, t in places])
-    actions = np.stack([real[e].actions[t : t + n] for e, t in places], 1)
+    drawn = np.stack([noise[t : t + n, e] for e, t in places], 1)
     rewards = np.stack([real[e].rewards[t : t + n] for e, t in places], 1)
     last = np.stack([real[e].observations[t + n] for e, t in places])
     over = np.array([real[e].terminated and t + n == len(real[e]) for e, t in places])
@@ -223,8 +243,10 @@ def rolled_alone(
     left = None
     if whole is not None:
         left = jnp.asarray([whole - t - n for _, t in places])
-    given = (jnp.asarray(x) for x in (starts, actions, rewards, last, over))
-    came, members = _n_step_returns(state.value, dynamics, rules, *given, left)
+    given = (jnp.asarray(x) for x in (starts, drawn, rewards, last, over))
+    came, members = _n_step_returns(
+        state.policy, state.value, dynamics, rules, *given, left
+    )
     error = np.asarray(came - members.mean(0), np.float64)
     sigma = np.asarray(members, np.float64).std(0)
     sound = np.isfinite(error) & np.isfinite(sigma) & (sigma > 0)
@@ -234,17 +256,18 @@ def rolled_alone(
 
 @jit
 def _n_step_returns(
+    policy: GaussianPolicy,
     value: Value,
     dynamics: Dynamics,
     rules: ImaginationRules,
     starts: Float[Array, "w o"],
-    actions: Float[Array, "n w a"],
+    noise: Float[Array, "n w a"],
     rewards: Float[Array, "n w"],
     last: Float[Array, "w o"],
     over: Array,
     left: Int[Array, " w"] | None,
 ) -> tuple[Float[Array, " w"], Float[Array, "K w"]]:
-    """Real n-step returns, and those of every member under the recorded actions."""
+    """Real n-step returns, and those of the policy in every member."""
     gamma, members = rules.returns.gamma, dynamics.members.count
 
     def values_of(states: Float[Array, "*b o"]) -> Float[Array, "*b"]:
@@ -257,9 +280,8 @@ def _n_step_returns(
         carry: tuple[Array, Array, Array, Array], now: Array
     ) -> tuple[tuple[Array, Array, Array, Array], None]:
         states, running, discount, total = carry
-        following, raw, ended = dynamics.move(
-            states, jnp.broadcast_to(now, (members, *now.shape))
-        )
+        drawn = policy.mean(dynamics.observation.normalise(states)) + now
+        following, raw, ended = dynamics.move(states, rules.box.to_box(drawn))
         total = total + jnp.where(running, discount * scaled(raw), 0.0)
         # What has ended stays where it is, and earns nothing more.
         states = jnp.where(running[..., None], following, states)
@@ -268,7 +290,7 @@ def _n_step_returns(
     first = jnp.broadcast_to(starts, (members, *starts.shape))
     running = jnp.ones(first.shape[:-1], bool)
     begin = (first, running, jnp.ones(()), jnp.zeros(running.shape))
-    (states, running, discount, total), _ = jax.lax.scan(step, begin, actions)
+    (states, running, discount, total), _ = jax.lax.scan(step, begin, noise)
     predicted = total + discount * jnp.where(running, values_of(states), 0.0)
     discounts = gamma ** jnp.arange(len(rewards))
     later = jnp.where(over, 0.0, values_of(last))
@@ -288,15 +310,19 @@ def scores(
         unit: what 1 of the errors is in units of the reward.
     """
     halves = [_half(real, half) for half in (0, 1)]
-    rhos = [fit(half, gamma).rho for half in halves]
+    rhos = tuple(fit(half, gamma).rho for half in halves)
+    kinds: dict[str, tuple[Correlation, ...]] = {
+        "U": (0, 0),
+        "F": ("full", "full"),
+        "rho": rhos,
+    }
     for name in ESTIMATORS:
         # The rho of a half's windows comes from the other half.
         parts = [
             _alone_half(alone, half)
             if name == "members alone"
             else {
-                n: windows(halves[half], n, gamma, _correlation(name, rhos[1 - half]))
-                for n in STEPS
+                n: windows(halves[half], n, gamma, kinds[name][1 - half]) for n in STEPS
             }
             for half in (0, 1)
         ]
@@ -339,12 +365,6 @@ def scores(
 
 
 _REACH = NormalDist().inv_cdf(0.5 + LEVEL / 2)
-
-
-def _correlation(name: str, rho: float) -> float | str:
-    if name == "F":
-        return "full"
-    return rho if name == "rho" else 0
 
 
 def _half(real: RealSteps, half: int) -> RealSteps:
@@ -424,20 +444,11 @@ _HEAD = f"""## Calibration by training stage
 Errors of n-step returns along fresh real episodes, in units of the task's reward; means
 over n = {", ".join(map(str, STEPS))}, as far as episodes go. U is Algorithm 1's, F the
 variance over members of the sum of their deviations, U_ρ lies between; "members alone"
-follow their own predictions under the recorded actions. Recalibrated (c): scale and ρ
-come from one half of the episodes, the scores from the other. Sharpness is mean σ."""
+is the policy in each member by itself. Recalibrated (c): scale and ρ come from one half
+of the episodes, the scores from the other. Sharpness is the mean σ."""
 
 
 def _table(rows: Sequence[Row]) -> str:
-    names = {
-        "mean_z_squared": "mean z²",
-        "nll": "NLL",
-        "crps": "CRPS",
-        "coverage_90": "in 90 %",
-        "spearman": "Spearman",
-        "sharpness": "sharpness",
-        "scale": "c",
-    }
     lines = []
     for estimator in ESTIMATORS:
         for corrected in (False, True):
@@ -451,10 +462,10 @@ def _table(rows: Sequence[Row]) -> str:
                 lines.append(
                     [
                         shown + (", recalibrated" if corrected else ""),
-                        *(f"{_mean(mine, name):.3g}" for name in names),
+                        *(f"{_mean(mine, name):.3g}" for name in NAMES),
                     ]
                 )
-    return markdown_table(["", *names.values()], lines)
+    return markdown_table(["", *NAMES.values()], lines)
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:
@@ -469,20 +480,16 @@ def verdict(rows: Sequence[Row]) -> str:
     lines = []
     for estimator in ESTIMATORS:
         mine = [r for r in rows if r.estimator == estimator and r.recalibrated]
-        covered = [_within(r.coverage_90, TARGET_COVERAGE) for r in mine]
-        square = [_within(r.mean_z_squared, TARGET_Z_SQUARED) for r in mine]
+        met = [
+            sum(low <= getattr(row, name) <= high for row in mine)
+            for name, (low, high) in TARGETS.items()
+        ]
         shown = "U_ρ" if estimator == "rho" else estimator
-        lines.append([shown, *(f"{sum(x)} of {len(x)}" for x in (covered, square))])
-    header = [
-        "recalibrated",
-        "in 90 %: {} to {}".format(*TARGET_COVERAGE),
-        "mean z²: {} to {}".format(*TARGET_Z_SQUARED),
+        lines.append([shown, *(f"{number} of {len(mine)}" for number in met)])
+    targets = [
+        f"{NAMES[name]}: {low} to {high}" for name, (low, high) in TARGETS.items()
     ]
     return (
         "How many of the pairs of a stage and an n lie within the targets:\n\n"
-        + markdown_table(header, lines)
+        + markdown_table(["recalibrated", *targets], lines)
     )
-
-
-def _within(number: float, target: tuple[float, float]) -> bool:
-    return target[0] <= number <= target[1]

@@ -1,22 +1,22 @@
 """Diagnosis of a run: its learned dynamics against fresh real episodes of its policy.
 
-`measure` compares the two and `draw_figures` shows it; what it means is said by
-`pombu.analysis.verdict`.
+`measure` compares the two, `pombu.analysis.diagnosis_figures` shows it, and what it
+means is said by `pombu.analysis.verdict`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from matplotlib.figure import Figure
+from jaxtyping import Array, Bool, Float
 
 from pombu.algorithms.base import ModelLearner
 from pombu.algorithms.pombu.learner import Learner
 from pombu.algorithms.registry import ALGORITHMS, learner_type
-from pombu.analysis.plots import BLACK, BLUE, CYCLE, GREY, VERMILLION, grid, style
 from pombu.data import Normaliser
 from pombu.dynamics.error import open_loop
 from pombu.dynamics.model import Dynamics
@@ -46,7 +46,6 @@ AGREED = 0.25
 """... if the members' variance is a smaller share of that than this ..."""
 LASTING = 0.4
 """... and errors of neighbouring steps correlate less than this."""
-DOTS = 4000
 FLOOR = 1e-6
 
 _imagine = jit(imagine)
@@ -136,9 +135,17 @@ class Measurements:
 
 
 def measure(
-    learner: Any, state: Any, episodes: Sequence[Episode], number: int, seed: int
+    learner: Any,
+    state: Any,
+    episodes: Sequence[Episode],
+    number: int,
+    seed: int,
+    logged: Sequence[Episode] | None = None,
 ) -> Measurements:
     """Run the policy in `number` real episodes and repeat them in the learned dynamics.
+
+    With logged episodes as many of them take the place of the policy's, and returns are
+    imagined with their actions: nothing is done in the real environment.
 
     Raises:
         UsageError: The run's policy does not learn from imagined trajectories.
@@ -165,12 +172,19 @@ def measure(
     dynamics = learner.dynamics(state)
     normaliser = Normaliser.of(state.experience.observation)
     keys = Keys(seed, int(state.iteration))
-    act = act_alone(policy, normaliser, number, keys.jax("diagnose"))
-    real = collect(task, act, keys.episodes("diagnose", number))
+    if logged is None:
+        act = act_alone(policy, normaliser, number, keys.jax("diagnose"))
+        real = collect(task, act, keys.episodes("diagnose", number))
+    else:
+        evenly = np.linspace(0, len(logged) - 1, min(number, len(logged)))
+        real = [logged[int(index)] for index in evenly.round()]
     # 2. The same in the learned dynamics: one step, many steps, whole episodes.
     steps = _one_step(dynamics, real)
     error, trajectory, predicted = _open_loop(dynamics, real)
-    returns, ended = _imagined(policy, dynamics, learner.rules, task, real, keys)
+    if logged is None:
+        returns, ended = _imagined(policy, dynamics, learner.rules, task, real, keys)
+    else:
+        returns, ended = _followed(dynamics, learner.rules, real)
     squares = state.experience.observation.squares
     return Measurements(
         task.frame_names,
@@ -189,7 +203,8 @@ def measure(
         dynamics.reward is None,
         learner.config.model.termination == "known",
         isinstance(learner, Learner),
-        reliability_of(learner, state, real),
+        # Errors of V are those of the policy's own returns.
+        reliability_of(learner, state, real) if logged is None else None,
     )
 
 
@@ -284,6 +299,55 @@ def _imagined(
     return returns, float(over.any(0)[kept].mean()) if kept.any() else 0.0
 
 
+def _followed(
+    dynamics: Dynamics, rules: ImaginationRules, real: Sequence[Episode]
+) -> tuple[np.ndarray, float]:
+    """[e, K] returns of each member that repeats the episodes' actions; share of ends.
+
+    What runs away has no return: it is NaN.
+    """
+    lengths = np.array([len(episode) for episode in real])
+    actions = np.zeros((lengths.max(), len(real), real[0].actions.shape[1]), np.float32)
+    for number, episode in enumerate(real):
+        actions[: len(episode), number] = episode.actions
+    first = np.stack([episode.observations[0] for episode in real])
+    rewards, ends, sound = map(
+        np.asarray, _follow(dynamics, first, actions, rules.runaway)
+    )
+    counts = np.arange(len(actions))[:, None, None] < lengths
+    total = np.where(counts, rewards, 0.0).sum(0, dtype=np.float64)
+    kept = np.all(sound | ~counts, 0)
+    early = np.arange(len(actions))[:, None, None] < lengths - 1
+    over = np.any(ends & early, 0)
+    returns = np.where(kept, total, np.nan).T
+    share = np.sum(over & kept) / max(np.sum(kept), 1)
+    return returns, float(share)
+
+
+@partial(jit, static_argnames="runaway")
+def _follow(
+    dynamics: Dynamics,
+    starts: Float[Array, "n o"],
+    actions: Float[Array, "T n a"],
+    runaway: float,
+) -> tuple[Float[Array, "T K n"], Bool[Array, "T K n"], Bool[Array, "T K n"]]:
+    """Rewards, ends, and whether states are plausible, of every member alone."""
+    members = dynamics.members.count
+
+    def step(states: Array, action: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+        shared = jnp.broadcast_to(action, (members, *action.shape))
+        moved = dynamics.move(states, shared)
+        sound = dynamics.plausible(moved.states, runaway) & jnp.isfinite(moved.rewards)
+        # What ran away goes on from where it was, so that no NaN reaches a matmul.
+        following = jnp.where(sound[..., None], moved.states, states)
+        return following, (moved.rewards, moved.ends, sound)
+
+    first = jnp.broadcast_to(starts, (members, *starts.shape))
+    _, found = jax.lax.scan(step, first, actions)
+    rewards, ends, sound = found
+    return rewards, ends, sound
+
+
 def reliability_of(
     learner: Any, state: Any, episodes: Sequence[Episode]
 ) -> Reliability | None:
@@ -323,136 +387,6 @@ def _coverage(
         if len(found.error):
             curves.append(coverage_curve(found.error, scale * found.sigma)[1])
     return np.mean(curves, 0) if curves else None
-
-
-def draw_figures(measured: Measurements) -> dict[str, Figure]:
-    """All figures, by the name of their files."""
-    figures = {
-        "error-by-horizon": _draw_errors(measured),
-        "trajectories": _draw_trajectories(measured),
-        "returns": _draw_returns(measured),
-    }
-    if measured.members > 1:
-        figures["disagreement"] = _draw_disagreement(measured)
-    if measured.reliability is not None:
-        figures["reliability"] = _draw_reliability(measured.reliability)
-    return figures
-
-
-def _draw_errors(measured: Measurements) -> Figure:
-    """Open-loop prediction error of every dimension, the worst of them by name."""
-    steps = np.arange(1, len(measured.error) + 1)
-    error = np.maximum(measured.error, FLOOR)
-    worst = worst_dimensions(measured)
-    with style():
-        figure, axes = grid(1, 1, 5.2, 3.4)
-        axis = axes[0, 0]
-        for dimension in range(error.shape[1]):
-            if dimension not in worst:
-                axis.plot(steps, error[:, dimension], color=GREY, linewidth=0.6)
-        for dimension, colour in zip(worst, CYCLE, strict=False):
-            name = measured.names[dimension]
-            axis.plot(steps, error[:, dimension], color=colour, label=name)
-        axis.plot(
-            steps, error.mean(1), color=BLACK, linestyle="--", label="mean of all"
-        )
-        axis.set_yscale("log")
-        axis.set_xlabel("steps ahead")
-        axis.set_ylabel("median error / std of the data")
-        axis.set_title("Prediction error by horizon")
-        axis.legend(loc="lower right", ncols=2)
-    return figure
-
-
-def _draw_trajectories(measured: Measurements) -> Figure:
-    """A real trajectory, and what each member makes of its start and actions."""
-    shown = worst_dimensions(measured)
-    columns = min(3, len(shown))
-    rows = -(-len(shown) // columns)
-    steps = np.arange(len(measured.real))
-    with style():
-        figure, axes = grid(rows, columns, 3.0, 2.2)
-        for axis, dimension in zip(axes.ravel(), shown, strict=False):
-            real = measured.real[:, dimension]
-            members = measured.predicted[:, :, dimension]
-            axis.plot(steps, members, color=BLUE, linewidth=0.9, alpha=0.7)
-            axis.plot(steps, real, color=BLACK)
-            margin = 0.5 * max(float(np.ptp(real)), 1e-3)
-            axis.set_ylim(real.min() - margin, real.max() + margin)
-            axis.set_title(measured.names[dimension])
-        for axis in axes.ravel()[len(shown) :]:
-            axis.set_axis_off()
-        axes[0, 0].plot([], [], color=BLACK, label="real")
-        axes[0, 0].plot([], [], color=BLUE, label="imagined")
-        axes[0, 0].legend(loc="best")
-        for axis in axes[-1]:
-            axis.set_xlabel("steps ahead")
-        figure.suptitle("The same actions in the real and in the learned dynamics")
-    return figure
-
-
-def _draw_disagreement(measured: Measurements) -> Figure:
-    """Members' disagreement against their error, one dot per real step."""
-    spread, error = step_sizes(measured)
-    chosen = slice(None, None, max(len(spread) // DOTS, 1))
-    x, y = np.maximum(spread[chosen], FLOOR), np.maximum(error[chosen], FLOOR)
-    with style():
-        figure, axes = grid(1, 1, 4.4, 3.8)
-        axis = axes[0, 0]
-        axis.scatter(x, y, s=5, color=BLUE, alpha=0.3, linewidths=0)
-        ends = [min(x.min(), y.min()), max(x.max(), y.max())]
-        line = "disagreement equals the error"
-        axis.plot(ends, ends, color=VERMILLION, linewidth=1.2, label=line)
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        axis.set_xlabel("disagreement / std of the change")
-        axis.set_ylabel("error of the members' mean / std of the change")
-        axis.set_title(
-            "One step ahead, a dot per real step:\ndisagreement is typically "
-            f"{disagreement_over_error(measured):.2g} times the error"
-        )
-        axis.legend(loc="best")
-    return figure
-
-
-def _draw_returns(measured: Measurements) -> Figure:
-    """What the learned dynamics promises from each start, and what came."""
-    promised = measured.imagined_returns
-    kept = np.isfinite(promised).any(1)
-    real = measured.real_returns[kept]
-    with style():
-        figure, axes = grid(1, 1, 4.4, 3.8)
-        axis = axes[0, 0]
-        for start, came in zip(promised[kept], real, strict=True):
-            axis.plot(start, np.full(len(start), came), ".", color=GREY, markersize=3)
-        means = np.array([np.nanmean(start) for start in promised[kept]])
-        axis.plot(means, real, "o", color=BLUE, label="mean of a start's promises")
-        if len(real):
-            ends = [min(means.min(), real.min()), max(means.max(), real.max())]
-            axis.plot(ends, ends, color=VERMILLION, linewidth=1.2, label="equal")
-        axis.set_xlabel("return in the learned dynamics")
-        axis.set_ylabel("return of the real episode")
-        axis.set_title("Promised and real returns from the same starts")
-        axis.legend(loc="best")
-    return figure
-
-
-def _draw_reliability(found: Reliability) -> Figure:
-    """Share of errors of n-step returns inside intervals of every level."""
-    with style():
-        figure, axes = grid(1, 1, 4.4, 3.8)
-        axis = axes[0, 0]
-        axis.plot([0, 1], [0, 1], color=BLACK, linewidth=0.8, label="calibrated")
-        axis.plot(found.nominal, found.plain, color=GREY, label="sqrt(U)")
-        if found.corrected is not None:
-            axis.plot(
-                found.nominal, found.corrected, color=BLUE, label="corrected by the run"
-            )
-        axis.set_xlabel("level of the interval")
-        axis.set_ylabel("errors inside")
-        axis.set_title("Reliability: errors of n-step returns, new episodes")
-        axis.legend(loc="best")
-    return figure
 
 
 def step_sizes(measured: Measurements) -> tuple[np.ndarray, np.ndarray]:

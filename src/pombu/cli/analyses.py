@@ -206,12 +206,17 @@ class Diagnose:
     Examples:
       pombu diagnose runs/pendulum
       pombu diagnose runs/mine --env my_module:make_env --episodes 20 --json
+      pombu diagnose runs/offline --data held_out.npz
     """
 
     folder: tyro.conf.Positional[Path]
     """The run folder."""
     episodes: int = 10
     """Real episodes to compare with."""
+    data: str | None = None
+    """Logged episodes to compare with instead, as `pombu train --data` takes them:
+    their actions are repeated in the learned dynamics, and nothing is done in the real
+    environment. They tell most if the run has not learned from them."""
     out: Path | None = None
     """Folder for the figures; None takes `diagnosis` in the run folder."""
     seed: int = 0
@@ -224,9 +229,11 @@ class Diagnose:
     def run(self) -> int:
         """Measure, draw, and say it."""
         from pombu.agent.runs import algorithm_of
-        from pombu.analysis.diagnosis import draw_figures, measure
+        from pombu.analysis.diagnosis import measure
+        from pombu.analysis.diagnosis_figures import draw_figures
         from pombu.analysis.plots import save_figure, write_json
         from pombu.analysis.verdict import find_limit, summary_of
+        from pombu.data import read_logged
         from pombu.training import checkpoint
         from pombu.training.loop import identity
         from pombu.training.run import open_run
@@ -246,8 +253,9 @@ class Diagnose:
             )
         loaded, episodes = found
         # 2. Compare it with real episodes, and read the run's metrics.
+        logged = None if self.data is None else read_logged(self.data, learner.task)
         measured = measure(
-            learner, loaded.state, list(episodes), self.episodes, self.seed
+            learner, loaded.state, list(episodes), self.episodes, self.seed, logged
         )
         rows = run.rows()
         verdict = find_limit(measured, rows)

@@ -219,6 +219,31 @@ def print_report(report: Report) -> None:
     console.print(table)
 
 
+def describe_guard(algorithm: str, config: Any) -> str:
+    """What keeps a policy where the data are, while no real step corrects it."""
+    for name in ("alpha", "kappa"):
+        weight = getattr(config, name, None)
+        if weight is None:
+            continue
+        if weight >= 1:
+            return f"  guard: {name} = {weight:g} times sqrt(U) counts against gain."
+        return (
+            f"  note: {name} is {weight:g}, which no real step makes up for: "
+            f"`--{name} 2` keeps {algorithm} from what the model only imagines."
+        )
+    if config.branch.disagreement_stop is not None:
+        stop = config.branch.disagreement_stop
+        return (
+            "  guard: branches stop where members disagree more than about a share of "
+            f"{stop:g} of the data (`--branch.disagreement-stop`)."
+        )
+    return (
+        f"  note: {algorithm} has no penalty for uncertainty: try "
+        "`--branch.disagreement-stop 1`, which stops branches where members disagree "
+        "more than about any logged step."
+    )
+
+
 def check_and_describe(
     task: Task, config: Any, share: float | None = None
 ) -> list[str]:

@@ -32,6 +32,8 @@ EXTRAS = {
     "wandb": ("wandb",),
     "ray": ("ray",),
     "tune": ("optuna",),
+    "onnx": ("onnx",),
+    "minari": ("minari", "h5py"),
     "report": ("plotly", "imageio", "imageio-ffmpeg"),
 }
 LITTLE_DISK_GB = 2.0

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from pombu._version import __version__
-from pombu.agent.export import export_policy, frames, write_video
+from pombu.agent.export import about_policy, export_policy, frames, write_video
 from pombu.agent.runs import Which, algorithm_of, load_checkpoint, load_state
 from pombu.analysis.report.measure import measure_intervals
 from pombu.errors import UsageError
@@ -84,22 +83,25 @@ class Evaluate:
 class Export:
     """Write a run's policy as one small file that needs no JAX.
 
-    `pombu.agent.numpy_policy.load_policy` reads it with NumPy alone; that module is one
-    short file that can be copied along.
+    The name's ending says which. A .safetensors file is read with NumPy alone by
+    `pombu.agent.numpy_policy.load_policy`; that module is one short file that can be
+    copied along. An .onnx file is for ONNX runtimes (extra `onnx`).
 
     Examples:
       pombu export runs/cheetah policy.safetensors
+      pombu export runs/cheetah policy.onnx
       pombu export runs/cheetah policy.safetensors --checkpoint best
     """
 
     folder: tyro.conf.Positional[Path]
     """The run folder."""
     file: tyro.conf.Positional[Path] = Path("policy.safetensors")
-    """Where to write; must not exist."""
+    """Where to write, .safetensors or .onnx; must not exist."""
     checkpoint: Which = "last"
     """The last policy, or the one with the highest return during training."""
     env: str | None = None
-    """Repeat the environment's name where it is `module:factory`, to allow its code."""
+    """Not needed: the run folder knows sizes and bounds. Only a run of version 0.1 on
+    `module:factory` asks for that name, to allow its code."""
     json: bool = False
     """Print one JSON object instead of a sentence."""
 
@@ -108,28 +110,19 @@ class Export:
         if self.file.exists():
             raise UsageError(f"{self.file} exists already: choose another name.")
         run = open_run(self.folder)
-        algorithm = algorithm_of(run, self.env)
+        algorithm = algorithm_of(run, self.env, acts=True)
         found = load_checkpoint(run, algorithm, self.checkpoint)
         state = found.state
-        about = {
-            "algorithm": run.spec.algorithm,
-            "environment": algorithm.task.config.id,
-            "seed": run.spec.seed,
-            "real_steps": int(state.real_steps),
-            "iteration": found.manifest.iteration,
-            "checkpoint_sha256": found.manifest.state_sha256,
-            "pombu": __version__,
-        }
-        if algorithm.task.layout is not None:
-            about["observation"] = algorithm.task.observation_parts
+        about = about_policy(algorithm, state, run.spec.seed)
+        about["checkpoint_sha256"] = found.manifest.state_sha256
         export_policy(self.file, algorithm, state, about)
         if self.json:
             print(json.dumps({"file": str(self.file), **about}))
         else:
-            print(
-                f"The policy is in {self.file}; `pombu.agent.numpy_policy.load_policy` "
-                "reads it without JAX."
-            )
+            reader = "`pombu.agent.numpy_policy.load_policy` reads it without JAX"
+            if self.file.suffix == ".onnx":
+                reader = "its input is `observation`, its output the mean `action`"
+            print(f"The policy is in {self.file}; {reader}.")
         return 0
 
 

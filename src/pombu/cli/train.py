@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 from rich.console import Console
@@ -23,16 +23,11 @@ from pombu.agent.runs import (
 from pombu.algorithms import presets, registry
 from pombu.algorithms.config import budget, last_iteration
 from pombu.cli import parsing
-from pombu.cli.lists import check_and_describe
+from pombu.cli.lists import check_and_describe, describe_guard
 from pombu.cli.parsing import ENV_OPTIONS, EnvOptions
 from pombu.data import read_logged
-from pombu.envs import (
-    EnvConfig,
-    Task,
-    load,
-    resolve,
-    short_name,
-)
+from pombu.data.episodes import EpisodeStore
+from pombu.envs import EnvConfig, Task, load, resolve, short_name
 from pombu.errors import UsageError
 from pombu.files import safe_name
 from pombu.parallel import usable_cores
@@ -45,6 +40,7 @@ from pombu.training.loop import Result, learn
 from pombu.training.run import Run, RunSpec, create, open_run, require_free
 
 C = TypeVar("C")
+Evaluations = Literal["usual", "none"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +58,7 @@ class Train(Generic[C]):
       pombu train --env Pendulum-v1
       pombu train --env my_module:make_env --total-steps 20000 --tensorboard
       pombu train --env my_module:make_env --data logged.npz
+      pombu train --env my_module:make_env --data logged.npz --offline --alpha 2
       pombu train --env Ant --alpha 0.75 --print-config > run.toml
       pombu train --config run.toml --seed 1
     """
@@ -90,9 +87,15 @@ class Train(Generic[C]):
     out: Path | None = None
     """A new run folder; None names it after the task under runs/."""
     options: Annotated[EnvOptions, tyro.conf.arg(name="")] = ENV_OPTIONS
-    data: Path | None = None
-    """Logged transitions (.npz), or another run's folder, to learn from before the
-    first real step."""
+    data: str | None = None
+    """Logged transitions to learn from before the first real step: an .npz file,
+    another run's folder, or minari:NAME for a Minari dataset on this machine."""
+    offline: bool = False
+    """Learn from --data alone, for as many --iterations as there are; real steps follow
+    only where --total-steps names some, or `pombu resume --total-steps` does later."""
+    evaluate: Evaluations = "usual"
+    """`none` never measures the policy in the real environment, not at the end either:
+    with --offline no action is taken there at all."""
     check: bool = True
     """Look at an environment that is not pombu's for a moment before training in it."""
     checkpoint_every: int = 1
@@ -121,6 +124,7 @@ class Train(Generic[C]):
             return 0
         out = self.out or self._folder(config.env)
         require_free(out)
+        self._offline_iterations(config)
         console = announce(f"Preparing {self.algo} on {config.env.id}.", self.json)
         task = load(config.env)
         algorithm = registry.make(self.algo, task, config)
@@ -130,14 +134,20 @@ class Train(Generic[C]):
         if self.data is not None:
             known = checkpoint.shard_checksums(self.data)
             logged = read_logged(self.data, task, known)
-        share = spec.evaluation_share
-        for line in check_and_describe(task, config, share) if self.check else ():
+        share = spec.evaluation_share if spec.evaluate else 0.0
+        # The check takes real steps.
+        untouched = spec.offline and not (spec.total_steps or spec.evaluate)
+        check = self.check and not untouched
+        lines = check_and_describe(task, config, share) if check else []
+        if spec.offline:
+            lines.append(describe_guard(self.algo, config))
+        for line in lines:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-        begin = (
-            None
-            if logged is None
-            else registry.begin_from(algorithm, spec.seed, logged)
-        )
+        begin: Any = None
+        if logged is not None and spec.offline:
+            begin = algorithm.init(spec.seed), EpisodeStore(logged)
+        elif logged is not None:
+            begin = registry.begin_from(algorithm, spec.seed, logged)
         run = create(out, spec)
         result = learn(algorithm, spec.seed, spec.total_steps, callbacks, run, begin)
         return print_result(run, result, self.json)
@@ -145,11 +155,14 @@ class Train(Generic[C]):
     def spec(self, task: Task, config: Any) -> RunSpec:
         """What the run folder will say."""
         last = last_iteration(config, self.preset, self.total_steps)
+        offline, steps = self._offline_iterations(config), 0
+        if not offline or self.total_steps:
+            steps = budget(config, lambda: task.horizon, self.total_steps)
         return RunSpec(
             algorithm=self.algo,
             preset=self.preset,
             seed=self.seed,
-            total_steps=budget(config, lambda: task.horizon, self.total_steps),
+            total_steps=steps,
             config=config_file.to_json(config),
             checkpoint_every=self.checkpoint_every,
             keep_checkpoints=self.keep_checkpoints,
@@ -157,6 +170,8 @@ class Train(Generic[C]):
             wandb=self.wandb,
             evaluation_share=share_of(self.evaluation_share, usual_share(task)),
             last_iteration=self.last_iteration or last,
+            offline=offline,
+            evaluate=self.evaluate != "none",
         )
 
     @property
@@ -164,6 +179,18 @@ class Train(Generic[C]):
         """The environment with every option that was given."""
         config: Any = self.config
         return self.options.of(resolve(config.env.id))
+
+    def _offline_iterations(self, config: Any) -> int:
+        """How many iterations learn from the data alone."""
+        if not self.offline:
+            return 0
+        if self.data is None:
+            raise UsageError(
+                "--offline learns from data alone and there are none: name them by "
+                "--data."
+            )
+        registry.require_offline(self.algo)
+        return int(config.iterations)
 
     def _folder(self, env: EnvConfig) -> Path:
         safe = safe_name(short_name(env.id))
@@ -225,6 +252,10 @@ def settings_of(file: ConfigFile, arguments: Sequence[str]) -> dict[str, Any]:
         named.pop("total_steps", None)
     if given & {"--iterations", "--total-steps"}:
         named.pop("last_iteration", None)
+    if "offline" in named:  # as many as the config's iterations
+        named["offline"] = named["offline"] > 0
+    if "evaluate" in named:
+        named["evaluate"] = "usual" if named["evaluate"] else "none"
     if "evaluation_share" in named and named["evaluation_share"] is None:
         named["evaluation_share"] = math.inf  # as the flag spells it
     return named
@@ -312,7 +343,9 @@ def callbacks_of(
 def print_result(run: Run, result: Result[Any], json_output: bool) -> int:
     """Say how a run ended and where everything is; gives the exit code."""
     code = 0 if result.signal is None else 128 + result.signal
-    evaluation = run.evaluation() if result.finished else None
+    evaluation = None
+    if result.finished and run.spec.evaluate:
+        evaluation = run.evaluation()
     if json_output:
         summary = {
             "folder": str(run.path),
@@ -323,7 +356,13 @@ def print_result(run: Run, result: Result[Any], json_output: bool) -> int:
         }
         print(json.dumps(summary))
         return code
-    if evaluation is None:
+    if result.finished and evaluation is None:
+        print(
+            f"Done after {int(result.state.iteration)} iterations, without a "
+            f"measurement in the real environment. Everything is in {run.path}."
+        )
+        print(_next_after_offline(run))
+    elif evaluation is None:
         done = int(result.state.iteration)
         kept = f"{done} finished iterations are" if done != 1 else "1 iteration is"
         print(
@@ -350,7 +389,18 @@ def print_result(run: Run, result: Result[Any], json_output: bool) -> int:
             f"Next: pombu report {run.named}, pombu video {run.named}, "
             f"pombu evaluate {run.named} --episodes 100"
         )
+        if not spec.total_steps:
+            print(_next_after_offline(run))
     return code
+
+
+def _next_after_offline(run: Run) -> str:
+    """What to do with a policy that has not met the environment yet."""
+    return (
+        f"`pombu diagnose {run.named} --data FILE` compares the learned dynamics with "
+        f"logged episodes, and `pombu resume {run.named} --total-steps N` goes on with "
+        "real steps."
+    )
 
 
 @contextlib.contextmanager
@@ -388,6 +438,9 @@ class Resume:
     evaluation_share: float | None = None
     """Evaluation steps per real step from now on, as in `pombu train`; None is the
     run's own, inf sets no limit."""
+    evaluate: Evaluations | None = None
+    """Whether the policy is measured in the real environment from now on, as in `pombu
+    train`; None is the run's own."""
     env: str | None = None
     """Repeat the environment's name where it is `module:factory`, to allow its code."""
     target_return: float | None = None
@@ -417,6 +470,12 @@ class Resume:
         if share != run.spec.evaluation_share:
             with run.locked():
                 run = run.share_evaluation(share)
+        evaluate = (
+            run.spec.evaluate if self.evaluate is None else self.evaluate != "none"
+        )
+        if evaluate != run.spec.evaluate:
+            with run.locked():
+                run = run.measure(evaluate)
         if self.total_steps is not None:
             with run.locked():
                 run = run.extend(self.total_steps)

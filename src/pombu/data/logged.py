@@ -2,7 +2,8 @@
 
 Of pombu's own, a run folder gives all its real episodes, and a file of its `episodes`
 folder those within: also `kept-*`, the last ones of a run that could not go on.
-Everything else is one .npz file.
+`minari:NAME` is a Minari dataset on this machine (extra `minari`). Everything else is
+one .npz file.
 
 The arrays have Minari's names, with the episodes end to end:
 
@@ -22,13 +23,15 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from safetensors import SafetensorError
 
 from pombu.data.episodes import EPISODES, KEPT, from_bytes
 from pombu.envs import Episode, Task
-from pombu.envs.wrappers import stack_episode
+from pombu.envs.wrappers import flatten_rows, leaves_of, stack_episode
 from pombu.errors import UsageError
 from pombu.files import DamagedFileError, as_path, digest
 
@@ -37,6 +40,8 @@ __all__ = ["read_logged", "write_logged"]
 NEEDED = ("observations", "actions", "rewards", "terminations", "truncations")
 READ = (*NEEDED, "next_observations")
 """Other arrays of a file are left alone, however large they are."""
+MINARI = "minari:"
+"""What a Minari dataset's name is preceded by."""
 
 
 def write_logged(path: str | Path, episodes: Sequence[Episode]) -> None:
@@ -73,7 +78,7 @@ def write_logged(path: str | Path, episodes: Sequence[Episode]) -> None:
 def read_logged(
     path: str | Path, task: Task, checksums: Mapping[str, str] | None = None
 ) -> list[Episode]:
-    """The episodes in a file or a run folder, for a task.
+    """The episodes in a file, a run folder or a Minari dataset, for a task.
 
     Where the task's states hold several observations, single ones are stacked.
 
@@ -86,13 +91,23 @@ def read_logged(
         UsageError: There are none, or they do not fit the task.
         DamagedFileError: A file of a run is missing or is not as it was written.
     """
+    if str(path).startswith(MINARI):
+        return _stacked(_of_minari(str(path), task), task)
     path = as_path("data", path)
     if not path.exists():
         raise UsageError(
-            f"There is no file or folder {path}: give an .npz file, or a run's folder."
+            f"There is no file or folder {path}: give an .npz file, a run's folder, or "
+            "minari:NAME for a Minari dataset."
         )
-    own = path.is_dir() or path.suffix == ".safetensors"
-    episodes = _own(path, task, checksums or {}) if own else _logged(path, task)
+    if path.is_dir() or path.suffix == ".safetensors":
+        episodes = _own(path, task, checksums or {})
+    else:
+        episodes = _in_arrays(path, _read(path), task)
+    return _stacked(episodes, task)
+
+
+def _stacked(episodes: Sequence[Episode], task: Task) -> list[Episode]:
+    """Episodes of single observations as ones of as many as a state holds."""
     history = task.config.history
     return [
         episode
@@ -102,9 +117,10 @@ def read_logged(
     ]
 
 
-def _logged(path: Path, task: Task) -> list[Episode]:
-    """What an .npz file has."""
-    arrays = _read(path)
+def _in_arrays(
+    path: str | Path, arrays: Mapping[str, np.ndarray], task: Task
+) -> list[Episode]:
+    """What arrays of these names have."""
     missing = [name for name in NEEDED if name not in arrays]
     if missing:
         raise UsageError(
@@ -134,6 +150,106 @@ def _logged(path: Path, task: Task) -> list[Episode]:
         following = _rows(path, arrays, "next_observations", dim)
         return _from_transitions(path, rows, following, terminated, over)
     return _from_episodes(path, rows, terminated, over)
+
+
+def _of_minari(path: str, task: Task) -> list[Episode]:
+    """What a Minari dataset on this machine has; nothing is downloaded."""
+    name = path.removeprefix(MINARI)
+    try:
+        import minari
+    except ImportError as error:
+        raise UsageError(
+            f"{path} needs Minari: install it with `pip install 'pombu[minari]'`."
+        ) from error
+    try:
+        dataset = minari.load_dataset(name)
+        _require_spaces(path, dataset.observation_space, dataset.action_space, task)
+        episodes = [one for one in dataset.iterate_episodes() if len(one.rewards)]
+    except FileNotFoundError:
+        raise UsageError(
+            f"There is no Minari dataset {name!r} on this machine: `minari download "
+            f"{name}` fetches it, and `minari list local` shows those that are here."
+        ) from None
+    except (ImportError, OSError, ValueError, KeyError, AssertionError) as error:
+        raise UsageError(
+            f"{path} cannot be read ({error}): download it again, or write its "
+            "episodes into an .npz file."
+        ) from None
+    if not episodes:
+        raise UsageError(f"{path} has no episodes: give a dataset that has some.")
+    steps = [len(episode.rewards) for episode in episodes]
+    last = np.cumsum(steps) - 1
+    ended = np.array([bool(episode.terminations[-1]) for episode in episodes])
+    terminations, truncations = np.zeros((2, sum(steps)), bool)
+    terminations[last], truncations[last] = ended, ~ended
+    arrays = {
+        "observations": np.concatenate(
+            [_flat(episode.observations, task) for episode in episodes]
+        ),
+        "actions": np.concatenate([episode.actions for episode in episodes]),
+        "rewards": np.concatenate([episode.rewards for episode in episodes]),
+        "terminations": terminations,
+        "truncations": truncations,
+    }
+    return _in_arrays(path, arrays, task)
+
+
+def _flat(observations: Any, task: Task) -> np.ndarray:
+    """An episode's observations as rows, flattened as the task's are."""
+    if task.layout is not None:
+        return flatten_rows(task.layout, observations)
+    return np.asarray(observations).reshape(len(observations), -1)
+
+
+def _require_spaces(
+    path: str, observations: spaces.Space[Any], actions: spaces.Space[Any], task: Task
+) -> None:
+    """Refuse data of other observations or actions than the task has.
+
+    Entries of a Dict are known by their keys, in whatever order they are.
+    """
+    box = task.action_box
+    if task.observation_shape is None and isinstance(observations, spaces.Box):
+        # Of a stack of observations only the size of one is known.
+        observations = spaces.flatten_space(observations)
+    own = spaces.Box(-np.inf, np.inf, task.observation_shape or (task.frame_dim,))
+    wanted = own if task.layout is None else task.layout
+    bounds = np.reshape([box.low, box.high], (2, *(box.shape or (box.dim,))))
+    for kind, given, due in (
+        ("observations", _parts(observations), _parts(wanted)),
+        ("actions", _parts(actions), {"": bounds.shape[1:]}),
+    ):
+        if given != due:
+            raise UsageError(
+                f"{path} has {kind} {_told(given)}, and {task.config.id} has "
+                f"{_told(due)}: give a dataset of the same environment."
+            )
+    assert isinstance(actions, spaces.Box)
+    theirs = np.stack([actions.low, actions.high])
+    known = np.isfinite(theirs)
+    if not np.allclose(theirs[known], bounds[known], 1e-5, 1e-6):
+        raise UsageError(
+            f"{path} has actions in [{theirs[0].min():g}, {theirs[1].max():g}], and "
+            f"{task.config.id} in [{bounds[0].min():g}, {bounds[1].max():g}] (or some "
+            "of their bounds differ): their units are not the same; give a dataset of "
+            "the same environment."
+        )
+
+
+def _parts(space: spaces.Space[Any]) -> dict[str, Any]:
+    """The shape, or the numbers of choices, of each part of a space by its path."""
+    found: dict[str, Any] = {}
+    for leaf in leaves_of(space):
+        of = {k: v for k, v in leaf.described.items() if k not in ("path", "begin")}
+        plain = tuple(of["shape"]) if isinstance(leaf.space, spaces.Box) else str(of)
+        found[".".join(map(str, leaf.path))] = plain
+    return found
+
+
+def _told(parts: Mapping[str, Any]) -> str:
+    """Parts of a space for a sentence."""
+    named = [f"{name} {of}".strip() for name, of in parts.items()]
+    return f"of {', '.join(named)}"
 
 
 def _own(path: Path, task: Task, checksums: Mapping[str, str]) -> list[Episode]:

@@ -159,8 +159,19 @@ def on_real_data(
     dynamics: Dynamics, episodes: Sequence[Episode]
 ) -> Float[np.ndarray, " n"]:
     """The members' disagreement about real steps, or about as many as are looked at."""
-    states = np.concatenate([episode.observations[:-1] for episode in episodes])
-    actions = np.concatenate([episode.actions for episode in episodes])
+    return about_steps(
+        dynamics,
+        np.concatenate([episode.observations[:-1] for episode in episodes]),
+        np.concatenate([episode.actions for episode in episodes]),
+    )
+
+
+def about_steps(
+    dynamics: Dynamics,
+    states: Float[np.ndarray, "m o"],
+    actions: Float[np.ndarray, "m a"],
+) -> Float[np.ndarray, " n"]:
+    """The members' disagreement about steps, or as many of them as are looked at."""
     number = min(len(states), MOST_ROWS)
     rows = np.linspace(0, len(states) - 1, number).round().astype(int)
     found = []

@@ -76,6 +76,8 @@ class Task:
     pombu sees is flattened as Gymnasium does it."""
     names: tuple[str, ...] | None = None
     """Of the observed numbers, where the environment has any."""
+    parts: list[dict[str, Any]] | None = dataclasses.field(default=None, compare=False)
+    """`observation_parts` of a task that was read back and has no layout."""
 
     @property
     def known(self) -> frozenset[str]:
@@ -96,8 +98,44 @@ class Task:
     def observation_parts(self) -> list[dict[str, Any]] | None:
         """How a Dict or Tuple was flattened, as JSON; None where it is a Box."""
         if self.layout is None:
-            return None
+            return self.parts
         return [leaf.described for leaf in leaves_of(self.layout)]
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Sizes, bounds and names as JSON, for `without_environment`."""
+        return {
+            "observation_dim": self.observation_dim,
+            "horizon": self.horizon,
+            "action_box": dataclasses.asdict(self.action_box),
+            "observation_shape": self.observation_shape,
+            "names": self.names,
+            "known": sorted(self.known),
+            "parts": self.observation_parts,
+        }
+
+    @classmethod
+    def without_environment(cls, config: EnvConfig, kept: dict[str, Any]) -> "Task":
+        """What `described` was taken of, to act in without making the environment.
+
+        Its functions are known by name alone and cannot be called.
+        """
+        box = kept["action_box"]
+        shapes = (box["shape"], kept["observation_shape"], kept["names"])
+        shape, observed, names = (x if x is None else tuple(x) for x in shapes)
+        low, high = tuple(box["low"]), tuple(box["high"])
+        known = frozenset(kept["known"])
+        return cls(
+            config=config,
+            observation_dim=kept["observation_dim"],
+            action_dim=len(low),
+            horizon=kept["horizon"],
+            action_box=ActionBox(low, high, shape, box["dtype"]),
+            contract=Part(None, known) if known else None,
+            observation_shape=observed,
+            names=names,
+            parts=kept["parts"],
+        )
 
     def make(self, render_mode: str | None = None) -> Env:
         """A fresh environment of this task."""

@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from pombu.paper.panel_runs import Request
 from pombu.paper.reproduce import write_line, write_provenance
 from pombu.studies.held import EXPLORATION, departed, find_settled
 from pombu.training.config_file import flat, from_json, to_json
-from pombu.training.run import VERSIONS
+from pombu.training.run import Run
 
 TASK = "HalfCheetah"
 GOALS: dict[int, tuple[float, ...]] = {200: (852.0,), 1000: (3672.0, 5000.0)}
@@ -164,7 +163,7 @@ def arrival(curve: Curve, target: float) -> Arrival:
         return Arrival(curve.run.spec.seed, last, None, None, None)
     rows = curve.until(steps).rows
     seconds = sum(row.get("iteration_seconds", 0.0) for row in rows)
-    cores = _cores(curve.run.path)
+    cores = _cores(curve.run)
     return Arrival(
         seed=curve.run.spec.seed,
         last_step=last,
@@ -231,9 +230,8 @@ def _horizon(curve: Curve) -> int:
     return horizon_of(curve.task, curve.run.spec.config["env"].get("horizon"))
 
 
-def _cores(folder: Path) -> int | None:
-    path = folder / VERSIONS
-    starts = json.loads(path.read_bytes()) if path.exists() else []
+def _cores(run: Run) -> int | None:
+    starts = run.starts()
     return starts[-1].get("usable_cores") if starts else None
 
 

@@ -10,6 +10,7 @@ fails, not a way to learn from few steps.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pombu.dynamics.config import PlainReturnConfig
+from pombu.dynamics.error import about_steps, on_real_data
 from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode, Task, collect
 from pombu.errors import UsageError
@@ -28,9 +30,14 @@ from pombu.nn import (
     episode_horizon,
     predict_value,
 )
-from pombu.parallel import Workers
+from pombu.parallel import Workers, jit
 from pombu.rng import Keys
-from pombu.rollout.imagine import ImaginationRules, Imagined, imagine_in_shards
+from pombu.rollout.imagine import (
+    ImaginationRules,
+    Imagined,
+    imagine,
+    imagine_in_shards,
+)
 from pombu.rollout.real import act_alone
 from pombu.rollout.returns import scaled_reward
 
@@ -217,3 +224,53 @@ def simulate(
         beyond=beyond,
         left=left,
     )
+
+
+WHOLE_TRAJECTORIES = 32
+"""Imagined from beginning to end, to see where a policy leads."""
+
+_imagine = jit(imagine)
+
+
+def outlook(
+    policy: StochasticPolicy,
+    dynamics: Dynamics,
+    rules: ImaginationRules,
+    task: Task,
+    episodes: Sequence[Episode],
+    keys: Keys,
+) -> dict[str, float]:
+    """What the learned dynamics promises a policy, and whether it can know.
+
+    `return_imagined` is the mean return of whole imagined episodes, and
+    `disagreement_ratio` the members' mean disagreement along them over that about the
+    stored steps: about 1 where the policy stays among the data. Trajectories that run
+    away count in neither; if all do, there is nothing to report.
+    """
+    whole = replace(rules, horizon=task.horizon, draw="trajectory")
+    first = starts(task, episodes, WHOLE_TRAJECTORIES, keys.jax("outlook start"))
+    members = dynamics.members.count
+    everyone = jnp.full(members, 1.0 / members)
+    # Trajectories are followed to their end, also where nothing is known.
+    unlimited = replace(dynamics, most_disagreement=None)
+    key = keys.jax("outlook")
+    imagined = _imagine(policy, None, unlimited, whole, first, everyone, key)
+    weight = np.asarray(imagined.weight)
+    kept = weight[0] > 0
+    if not kept.any():
+        return {}
+    rewards = np.asarray(imagined.raw_rewards, np.float64) * weight
+    counts = weight.ravel() > 0
+    states = np.asarray(dynamics.observation.restore(imagined.observations))
+    actions = np.asarray(task.action_box.to_box(imagined.actions))
+    ahead = about_steps(
+        dynamics,
+        states.reshape(-1, states.shape[-1])[counts],
+        actions.reshape(-1, actions.shape[-1])[counts],
+    )
+    usual = float(np.mean(on_real_data(dynamics, episodes), dtype=np.float64))
+    found = {"return_imagined": float(rewards[:, kept].sum(0).mean())}
+    if usual > 0:
+        mean = float(np.mean(ahead, dtype=np.float64))
+        found["disagreement_ratio"] = mean / usual
+    return found

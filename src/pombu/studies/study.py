@@ -28,8 +28,8 @@ from pombu.studies.progress import RunProgress, examine
 from pombu.studies.worker import FAILURE, PATIENCE, note_failure, read_failure
 from pombu.training import config_file
 from pombu.training.algorithm import usual_share
+from pombu.training.callbacks import StopRequest, stop_requests
 from pombu.training.config_file import flat
-from pombu.training.loop import StopRequest, stop_requests
 from pombu.training.run import CONFIG, RunSpec, create, open_run, write_json
 
 LONGEST_NAME = 150

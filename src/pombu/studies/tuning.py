@@ -43,7 +43,7 @@ from pombu.studies.tuning_results import (
     write_results,
 )
 from pombu.studies.worker import PATIENCE, note_failure, read_failure
-from pombu.training.loop import StopRequest, stop_requests
+from pombu.training.callbacks import StopRequest, stop_requests
 from pombu.training.run import METRICS
 
 JOURNAL, TRIALS = "tune.journal", "trials"

@@ -219,6 +219,20 @@ class Updatable(Protocol[S]):
 
 
 @runtime_checkable
+class LearnsOffline(Protocol[S]):
+    """One that can improve its policy from stored episodes alone."""
+
+    def offline(
+        self, state: S, episodes: EpisodeStore, stage: StageTimer
+    ) -> tuple[S, dict[str, float]]:
+        """One iteration without a real step to learn from.
+
+        The first one fits the dynamics. Real steps are not counted, and there is an
+        evaluation only if `stage.evaluation_episodes` allows it.
+        """
+
+
+@runtime_checkable
 class Explores(Updatable[S], Protocol[S]):
     """One that also says how to collect them."""
 

@@ -1,19 +1,25 @@
-"""Callbacks: code that is called as a run goes on, and that can stop it.
+"""Callbacks: code that is called as a run goes on, and what else can stop it.
 
 class Shout(Callback):
     def on_iteration(self, progress):
         print(progress.iteration, progress.metrics["return_real"])
 """
 
+import contextlib
 import dataclasses
 import math
 import numbers
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from pombu.errors import UsageError
+from pombu.errors import StoppedError, UsageError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +41,8 @@ class Progress:
     """The algorithm's state."""
     folder: Path | None
     """The run folder, where there is one."""
+    offline: int = 0
+    """First iterations, which learn from stored episodes alone."""
 
 
 class Callback:
@@ -186,3 +194,50 @@ class StopAfter(Callback):
     def on_iteration(self, progress: Progress) -> bool | None:
         """Look at the clock."""
         return time.monotonic() < self._end
+
+
+class StopRequest:
+    """Which signal asked for a stop, if one did."""
+
+    def __init__(self) -> None:
+        """No signal has come."""
+        self.signal: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+
+class StopNow(BaseException):
+    """Ends an iteration between two stages; no `except Exception` may swallow it."""
+
+
+@contextlib.contextmanager
+def stop_requests(notify: Callable[[str], None]) -> Iterator[StopRequest]:
+    """Catch SIGINT and SIGTERM while inside; the second one interrupts at once."""
+    request = StopRequest()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if request:
+            raise KeyboardInterrupt
+        request.signal = number
+        name = signal.Signals(number).name
+        notify(f"{name}: stopping after this stage; once more stops at once.")
+
+    # Only the main thread may handle signals; elsewhere the caller's own rules hold.
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    earlier = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield request
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def stop_error(number: int) -> BaseException:
+    """What to raise once a signal was heeded and nothing is left to lose."""
+    kept = "Stopped; the agent keeps every finished iteration."
+    if number == signal.SIGINT:
+        return KeyboardInterrupt(kept)
+    return StoppedError(kept, number)

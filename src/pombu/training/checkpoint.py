@@ -153,8 +153,8 @@ def load(path: Path, template: S, identity: Identity) -> Checkpoint[S]:
         state = state_from_bytes(data, template)
     except ReplacedError as error:
         raise UsageError(
-            f"{path} was written by pombu {manifest.pombu} with its {error}, which "
-            f"this pombu {__version__} has no more: use the version that wrote it "
+            f"{path} was written by pombu {manifest.pombu} with {error}, which has "
+            "been replaced since: use the version that wrote it "
             f"({path.parent.parent / 'versions.json'} names its packages), or train "
             "again in another folder."
         ) from None
@@ -235,12 +235,13 @@ def newest(run: Path) -> Manifest | None:
     return None
 
 
-def shard_checksums(path: Path) -> dict[str, str]:
+def shard_checksums(path: str | Path) -> dict[str, str]:
     """The checksum of every file of episodes that a run's newest checkpoint names.
 
     Args:
         path: the run's folder, or a file of its `episodes`; anything else has none.
     """
+    path = Path(path)
     run = path.parent.parent if path.is_file() else path
     saved = newest(run)
     return {} if saved is None else {one.file: one.sha256 for one in saved.shards}

@@ -27,10 +27,16 @@ from pombu.training.run import TENSORBOARD, open_run
 SHOWN = {
     "return_real": "real return",
     "return_model": "imagined return",
+    "return_imagined": "promised return",
     "uncertainty": "uncertainty",
     "kl": "KL",
 }
 """Metrics worth a line, and what to call them."""
+SHOWN_OFFLINE = {
+    "penalty_share": "penalty share",
+    "disagreement_ratio": "disagreement over the data's",
+}
+"""More of them where no real step tells how things go."""
 BARS = "▁▂▃▄▅▆▇█"
 SPARKS = 40
 STAGE_SUFFIX = "_seconds"
@@ -113,7 +119,7 @@ class PlainLines(Callback):
         times = ", ".join(f"{k} {v:.1f}" for k, v in stage_times(progress).items())
         parts = [
             f"iteration {progress.iteration}",
-            f"{progress.real_steps:,} of {progress.total_steps:,} real steps",
+            far(progress),
             f"{progress.imagined_steps:,} imagined",
             *(f"{label} {value:.4g}" for label, value in shown(progress)),
             f"{progress.metrics['iteration_seconds']:.1f} s ({times})",
@@ -184,16 +190,17 @@ class LiveTable(Callback):
         assert progress is not None
         table = Table.grid(padding=(0, 2))
         table.add_row("iteration", str(progress.iteration))
-        steps = f"{progress.real_steps:,} of {progress.total_steps:,}"
-        table.add_row("real steps", steps)
+        table.add_row("progress", far(progress))
         table.add_row("imagined steps", f"{progress.imagined_steps:,}")
         for label, value in shown(progress):
             table.add_row(label, f"{value:.4g}")
         table.add_row("real returns", sparkline(progress.returns))
         times = ", ".join(f"{k} {v:.1f}" for k, v in self._last_seconds.items())
         table.add_row("stage seconds", times)
-        bar = ProgressBar(progress.total_steps, progress.real_steps, width=60)
-        table.add_row("progress", bar)
+        total, done = progress.total_steps, progress.real_steps
+        if is_offline(progress):
+            total, done = progress.offline, progress.iteration
+        table.add_row("", ProgressBar(total, done, width=60))
         if self._stage == "done":
             return table
         left = self._time_left.text(progress)
@@ -201,10 +208,25 @@ class LiveTable(Callback):
         return Group(table, self._spinner)
 
 
+def is_offline(progress: Progress) -> bool:
+    """Whether no real step has been taken to learn from, and none is due yet."""
+    return progress.offline > 0 and not (
+        progress.real_steps or progress.iteration > progress.offline
+    )
+
+
+def far(progress: Progress) -> str:
+    """How far the run has come."""
+    if is_offline(progress):
+        return f"{progress.iteration} of {progress.offline} iterations offline"
+    return f"{progress.real_steps:,} of {progress.total_steps:,} real steps"
+
+
 def shown(progress: Progress) -> list[tuple[str, float]]:
     """The metrics worth a line that this run has."""
     metrics = progress.metrics
-    return [(label, metrics[name]) for name, label in SHOWN.items() if name in metrics]
+    labels = {**SHOWN, **SHOWN_OFFLINE} if is_offline(progress) else SHOWN
+    return [(label, metrics[name]) for name, label in labels.items() if name in metrics]
 
 
 def headline(progress: Progress) -> str:

@@ -12,11 +12,8 @@ run may give them a share of its real steps (`affordable_episodes`).
 
 import contextlib
 import dataclasses
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
+from collections.abc import Sequence
 from typing import Any, Generic
 
 import jax
@@ -33,6 +30,7 @@ from pombu.training import checkpoint
 from pombu.training.algorithm import (
     FINAL_EPISODES,
     Algorithm,
+    LearnsOffline,
     Planner,
     Policy,
     S,
@@ -42,7 +40,14 @@ from pombu.training.algorithm import (
     late_start_warning,
     random_policy,
 )
-from pombu.training.callbacks import Callback, CallbackList, Progress
+from pombu.training.callbacks import (
+    Callback,
+    CallbackList,
+    Progress,
+    StopNow,
+    StopRequest,
+    stop_requests,
+)
 from pombu.training.checkpoint import Identity, Manifest
 from pombu.training.metrics import (
     MetricsFile,
@@ -57,47 +62,7 @@ from pombu.training.run import Run
 
 SCORE = "return_real"
 DIVERGED = "diverged.safetensors"
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 MOST_EPISODES = 100_000
-
-
-class StopRequest:
-    """Which signal asked for a stop, if one did."""
-
-    def __init__(self) -> None:
-        """No signal has come."""
-        self.signal: int | None = None
-
-    def __bool__(self) -> bool:
-        return self.signal is not None
-
-
-class StopNow(BaseException):
-    """Ends an iteration between two stages; no `except Exception` may swallow it."""
-
-
-@contextlib.contextmanager
-def stop_requests(notify: Callable[[str], None]) -> Iterator[StopRequest]:
-    """Catch SIGINT and SIGTERM while inside; the second one interrupts at once."""
-    request = StopRequest()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if request:
-            raise KeyboardInterrupt
-        request.signal = number
-        name = signal.Signals(number).name
-        notify(f"{name}: stopping after this stage; once more stops at once.")
-
-    # Only the main thread may handle signals; elsewhere the caller's own rules hold.
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
-    earlier = {number: signal.signal(number, handle) for number in SIGNALS}
-    try:
-        yield request
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,13 +85,18 @@ def learn(
     run: Run | None = None,
     begin: tuple[S, EpisodeStore] | None = None,
     evaluation_share: float | None = None,
+    offline: int = 0,
+    evaluate: bool = True,
 ) -> Result[S]:
     """Train until `total_steps` real steps are taken.
 
     With a run folder, training goes on from the last good checkpoint in it, saves as
     the folder's config says and ends with an evaluation; without one everything stays
-    in memory. `begin` is where to go on from instead of an untrained state, and
-    `evaluation_share` limits evaluation where there is no folder to say it.
+    in memory. `begin` is where to go on from instead of an untrained state.
+
+    The others say what a folder says where there is one: `evaluation_share` limits
+    evaluation, `offline` is the iteration until which stored episodes alone are learned
+    from, and without `evaluate` nothing is ever measured in the real environment.
 
     Raises:
         RunError: The run cannot go on; what was collected is kept in the run folder.
@@ -138,10 +108,16 @@ def learn(
             stack.enter_context(run.locked())
             run.record_start()
             run.record_observation(algorithm.task.observation_parts)
+            run.record_task(algorithm.task.described)
         share = evaluation_share if run is None else run.spec.evaluation_share
-        loop = _Loop(algorithm, seed, total_steps, combined, request, run, begin, share)
+        if run is not None:
+            offline, evaluate = run.spec.offline, run.spec.evaluate
+        limits = _Limits(share, offline, evaluate)
+        loop = _Loop(
+            algorithm, seed, total_steps, combined, request, run, begin, limits
+        )
         result = loop.learn()
-        if run is not None and result.finished:
+        if run is not None and result.finished and evaluate:
             policy = algorithm.policy(result.state)
             steps, horizon = int(result.state.real_steps), algorithm.task.horizon
             number = final_episodes(share, horizon, steps)
@@ -161,6 +137,15 @@ def identity(algorithm: Algorithm[S], run: Run | None = None) -> Identity:
     return Identity(algorithm.name, environment, config)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Limits:
+    """What may be done in the real environment."""
+
+    evaluation_share: float | None = None
+    offline: int = 0
+    evaluate: bool = True
+
+
 class _Loop(Generic[S]):
     """One call of `learn`."""
 
@@ -173,10 +158,10 @@ class _Loop(Generic[S]):
         request: StopRequest,
         run: Run | None,
         begin: tuple[S, EpisodeStore] | None,
-        evaluation_share: float | None = None,
+        limits: _Limits,
     ) -> None:
         self.algorithm = algorithm
-        self.evaluation_share = evaluation_share
+        self.limits = limits
         self.seed = seed
         self.total_steps = total_steps
         self.callbacks = callbacks
@@ -207,7 +192,8 @@ class _Loop(Generic[S]):
         try:
             self.callbacks.on_start(self._progress())
             late = late_start_warning(self.algorithm, self.total_steps)
-            if late is not None and not self._all_steps_taken():
+            taught = self.limits.offline or self._all_steps_taken()
+            if late is not None and not taught:
                 self.callbacks.on_message(late)
             while not (content or self.request or self._all_steps_taken()):
                 content = self._iterate()
@@ -238,8 +224,9 @@ class _Loop(Generic[S]):
             # A kill may have come between a save and its pruning.
             checkpoint.prune(run.path, run.spec.keep_checkpoints)
         self.file.drop_after(self.iteration)
-        if found is None and self.iteration:
-            # What was learned before the run cannot be learned again by resuming it.
+        if found is None and len(self.episodes):
+            # What the run begins with cannot be had again by resuming it.
+            self.saved_iteration = -1
             self._save()
         self.returns = [row[SCORE] for row in self.file.rows() if SCORE in row]
 
@@ -267,9 +254,7 @@ class _Loop(Generic[S]):
         start = time.perf_counter()
         earlier = self.earlier = len(self.episodes)
         try:
-            state, metrics = self.algorithm.iterate(
-                self.state, self.episodes, self.timer
-            )
+            state, metrics = self._advance()
             self._record(state, metrics, time.perf_counter() - start)
             self._require_finite(state, metrics)
             self.score = metrics.get(SCORE)
@@ -296,6 +281,13 @@ class _Loop(Generic[S]):
             self._save()
             raise
         return not go_on
+
+    def _advance(self) -> tuple[S, dict[str, float]]:
+        """The next state, with real steps or without."""
+        if self.iteration >= self.limits.offline:
+            return self.algorithm.iterate(self.state, self.episodes, self.timer)
+        assert isinstance(self.algorithm, LearnsOffline), "the caller has asked"
+        return self.algorithm.offline(self.state, self.episodes, self.timer)
 
     def _tell_of_limit(self) -> None:
         """Say once that episodes seem to end by a clock."""
@@ -378,11 +370,13 @@ class _Loop(Generic[S]):
         self.callbacks.on_stage(name)
 
     def _evaluation_episodes(self, wanted: int) -> int:
+        if not self.limits.evaluate:
+            return 0
         before = int(self.state.real_steps)
         new = list(self.episodes)[self.earlier :]
         return affordable_episodes(
             wanted,
-            self.evaluation_share,
+            self.limits.evaluation_share,
             int(self.algorithm.task.horizon),
             (before, before + sum(map(len, new))),
             self.iteration,
@@ -395,7 +389,7 @@ class _Loop(Generic[S]):
         steps = int(self.state.real_steps)
         if self.run is not None:
             return self.run.spec.is_done(self.iteration, steps)
-        return steps >= self.total_steps
+        return self.iteration >= self.limits.offline and steps >= self.total_steps
 
     def _progress(self) -> Progress:
         return Progress(
@@ -410,6 +404,7 @@ class _Loop(Generic[S]):
             returns=tuple(self.returns),
             state=self.state,
             folder=None if self.run is None else self.run.path,
+            offline=self.limits.offline,
         )
 
 

@@ -6,6 +6,7 @@ metrics.csv      one row per iteration
 checkpoints/     the last few and the best
 episodes/        every real episode
 observation.json how observations that are Dicts or Tuples were flattened
+task.json        sizes, bounds and names of the environment
 evaluation.json  returns of the final policy
 tensorboard/     events, where asked for
 """
@@ -28,7 +29,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pombu.data.episodes import EPISODES
-from pombu.errors import Amount, Count, Range, RunError, UsageError, require_ranges
+from pombu.errors import (
+    Amount,
+    Count,
+    Range,
+    RunError,
+    UsageError,
+    Whole,
+    require_ranges,
+)
 from pombu.files import (
     DamagedFileError,
     changes,
@@ -52,6 +61,7 @@ VERSIONS = "versions.json"
 METRICS = "metrics.csv"
 EVALUATION = "evaluation.json"
 OBSERVATION = "observation.json"
+TASK = "task.json"
 TENSORBOARD = "tensorboard"
 LOCK = "lock"
 STALE_SECONDS = 3600.0
@@ -88,7 +98,8 @@ class RunSpec:
     algorithm: str
     preset: str
     seed: int
-    total_steps: Annotated[int, Range("[1, 1e12]")]
+    total_steps: Annotated[int, Range("[0, 1e12]")]
+    """Real steps to take in all; 0 only where a run learns offline."""
     config: dict[str, Any]
     """The algorithm's resolved config, as JSON."""
     checkpoint_every: Count = 1
@@ -100,15 +111,26 @@ class RunSpec:
     last_iteration: Count | None = None
     """Iterations after which the run is done, whatever steps it has taken; None is
     done once it has taken all of them."""
+    offline: Whole = 0
+    """First iterations, which learn from stored episodes alone."""
+    evaluate: bool = True
+    """Whether the policy is ever measured in the real environment."""
 
     def is_done(self, iteration: int, real_steps: int) -> bool:
         """Whether a run that has come so far is at its end."""
+        if iteration < self.offline:
+            return False
         enough = self.last_iteration is not None and iteration >= self.last_iteration
         return enough or real_steps >= self.total_steps
 
     def __post_init__(self) -> None:
         require_ranges(self)
         require_seed(self.seed)
+        if not (self.total_steps or self.offline):
+            raise UsageError(
+                "total_steps is 0; it must be a whole number from 1 on, unless the run "
+                "learns from data alone (--offline)."
+            )
 
     @property
     def experiment(self) -> dict[str, Any]:
@@ -211,6 +233,20 @@ class Run:
         path = self.path / EVALUATION
         return unsealed(path, _read_json(path)) if path.exists() else None
 
+    def record_task(self, described: dict[str, Any]) -> None:
+        """Keep what a policy must know of the environment, which may be code."""
+        if not (self.path / TASK).exists():
+            write_json(self.path / TASK, sealed(described))
+
+    def task(self) -> dict[str, Any] | None:
+        """What `record_task` kept; None in runs of version 0.1.
+
+        Raises:
+            DamagedFileError: It is not as it was written.
+        """
+        path = self.path / TASK
+        return unsealed(path, _read_json(path)) if path.exists() else None
+
     def record_observation(self, parts: list[dict[str, Any]] | None) -> None:
         """Keep how observations are flattened, where they are.
 
@@ -277,6 +313,10 @@ class Run:
     def share_evaluation(self, share: float | None) -> "Run":
         """The same run with another share of its steps for evaluation from now on."""
         return self._asked(evaluation_share=share)
+
+    def measure(self, evaluate: bool) -> "Run":
+        """The same run, measured in the real environment from now on, or not."""
+        return self._asked(evaluate=evaluate)
 
     def _asked(self, **changed: Any) -> "Run":
         run = Run(self.path, dataclasses.replace(self.spec, **changed))

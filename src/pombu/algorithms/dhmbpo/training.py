@@ -308,10 +308,10 @@ def update(
     direction, temperature_memory = transform.update(slope, optimisers.temperature)
     log_temperature = optax.apply_updates(networks.log_temperature, direction)
     # 6. U_psi towards the uncertainty along the rollout.
-    tail, tail_memory = networks.tail, optimisers.tail
-    if tail is not None and local is not None:
-        tail, tail_memory = improve_tail(
-            tail, tail_memory, rollout, local, world, config
+    beyond, beyond_memory = networks.tail, optimisers.tail
+    if beyond is not None:
+        beyond, beyond_memory = improve_tail(
+            beyond, beyond_memory, rollout, local, world, config
         )
     # 7. While critics learn alone, actor and temperature stay as they were.
     learned = (policy, policy_memory, log_temperature, temperature_memory)
@@ -331,9 +331,11 @@ def update(
         follow(networks.targets, critics, settings.tau),
         log_temperature,
         bounds,
-        tail,
+        beyond,
     )
-    memory = Optimisers(policy_memory, critics_memory, temperature_memory, tail_memory)
+    memory = Optimisers(
+        policy_memory, critics_memory, temperature_memory, beyond_memory
+    )
     report = jnp.stack(
         [
             value_loss,

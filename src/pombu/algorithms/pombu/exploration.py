@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
@@ -29,6 +30,18 @@ def centre_bonus(
 ) -> Float[Array, " n"]:
     """The centred bonus, as samples."""
     return centred(uncertainty, weight).ravel()
+
+
+@jax.jit
+def doubt_share(
+    advantage: Float[Array, " n"],
+    doubt: Float[Array, " n"],
+    weight: Float[Array, " n"],
+    alpha: float | Float[Array, ""],
+) -> Float[Array, ""]:
+    """Mean size of alpha times the centred doubt, over that of the advantages."""
+    size = weighted_mean(jnp.abs(advantage), weight)
+    return alpha * weighted_mean(jnp.abs(doubt), weight) / jnp.maximum(size, 1e-12)
 
 
 NOTHING_SOUGHT = {"explorer_kl": 0.0, "explorer_angle": 0.0, "explorer_gain": 0.0}

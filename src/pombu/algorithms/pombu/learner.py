@@ -9,6 +9,7 @@ MEPPO is the same with alpha = 0, beta = 0 and no exploration policies.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,16 +32,19 @@ from pombu.algorithms.pombu.config import POMBUConfig
 from pombu.algorithms.pombu.exploration import (
     NOTHING_SOUGHT,
     centre_bonus,
+    doubt_share,
     exploration_metrics,
 )
 from pombu.data import Normaliser
 from pombu.data.episodes import EpisodeStore
+from pombu.dynamics.config import ReturnConfig
 from pombu.dynamics.fit import fresh_ensemble
 from pombu.envs import Episode, Task
 from pombu.nn import (
     GaussianPolicy,
     Value,
     VarianceValue,
+    entropy,
     init_timed_value,
     init_value,
     init_variance,
@@ -64,7 +68,7 @@ from pombu.rollout.held_out import (
     not_calibrated,
 )
 from pombu.rollout.imagine import Imagined
-from pombu.rollout.plan import RolloutPlan
+from pombu.rollout.plan import RolloutPlan, outlook
 from pombu.rollout.real import alone, gather
 from pombu.rollout.returns import Correction
 from pombu.training.algorithm import StageTimer
@@ -227,13 +231,61 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
             **fitted,
         }
 
+    def offline(
+        self, state: State, episodes: EpisodeStore, stage: StageTimer
+    ) -> tuple[State, Metrics]:
+        """An iteration that learns from stored episodes alone, and cautiously.
+
+        The ensemble is fitted once, for they do not change. No real step would show
+        where a promise was wrong. So alpha weighs doubt against gain and never gives
+        way: advantages are A - alpha sqrt(D), the bonus of exploration turned round,
+        in place of the penalty on change, which would only slow down how a policy comes
+        to where nothing is known. D is the bound that holds however the errors of steps
+        depend, because a model repeats its errors.
+        """
+        keys = keys_of(state)
+        fitted: Metrics = {}
+        if not int(state.experience.observation.count):
+            stored, before = list(episodes), state.real_steps
+            state = self.add_episodes(state, stored)
+            state = eqx.tree_at(lambda s: s.real_steps, state, before)
+            with stage("fit"):
+                state, fitted = self.fit(state, episodes, keys, stored)
+        state, improved = self.improve(state, episodes, keys, stage, cautious=True)
+        config = self.config
+        state = self.imagined(state, config.updates * config.imagination.trajectories)
+        with stage("evaluate"):
+            promised = outlook(
+                state.policy,
+                self.dynamics(state),
+                self.rules,
+                self.task,
+                list(episodes),
+                keys,
+            )
+            evaluated, real = self.evaluation(state, keys, stage)
+            state, calibrated = self.calibrate(state, real)
+        return after_iteration(state), {
+            **evaluated,
+            **calibrated,
+            **improved,
+            "entropy": float(entropy(state.policy)),
+            **promised,
+            **fitted,
+        }
+
     def improve(
-        self, state: State, episodes: EpisodeStore, keys: Keys, stage: StageTimer
+        self,
+        state: State,
+        episodes: EpisodeStore,
+        keys: Keys,
+        stage: StageTimer,
+        cautious: bool = False,
     ) -> tuple[State, Metrics]:
         """M times: imagine, then train V_phi and pi_theta side by side.
 
         The advantages come from the value function before its update, so neither of the
-        two has to wait for the other.
+        two has to wait for the other. What is cautious is explained by `offline`.
         """
         config = self.config
         done = share_done(state, self.config.iterations)
@@ -249,13 +301,22 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         value, value_optimiser = state.value, state.value_optimiser
         tail, tail_optimiser = state.tail, state.tail_optimiser
         alpha = float(state.alpha)
-        summaries = []
+        units = config.returns, state.correction
+        if cautious:
+            units = _bounded(*units)
+        summaries, shares = [], []
         for i in range(config.updates):
             with stage("imagine"):
                 imagined = imagine_batch(
                     policy, value, plan._replace(number=i, tail=tail)
                 )
-                batch, goals = prepare(imagined, config.returns, state.correction)
+                batch, goals = prepare(imagined, *units)
+                share = None
+                if cautious:
+                    doubt = centre_bonus(goals.uncertainty, imagined.weight)
+                    share = doubt_share(batch.advantages, doubt, batch.weight, alpha)
+                    wary = exploration_advantage(batch.advantages, doubt, -alpha)
+                    batch = batch._replace(advantages=wary)
             with stage("improve"):
                 new_value, new_policy = self.workers.both(
                     partial(
@@ -274,7 +335,7 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
                         batch,
                         keys.numpy("policy", i),
                         config.policy.rate(done),
-                        alpha,
+                        0.0 if cautious else alpha,
                         config.policy,
                     ),
                 )
@@ -290,10 +351,12 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
                         config.tail.rate(done),
                         config.tail,
                     )
-            summaries.append(
-                improvement_summary(report, value_loss, imagined, goals, alpha)
-            )
-            alpha = config.next_alpha(alpha, report.kl)
+            summary = improvement_summary(report, value_loss, imagined, goals, alpha)
+            if share is not None:
+                shares.append(share)
+            summaries.append(summary)
+            if not cautious:
+                alpha = config.next_alpha(alpha, report.kl)
         state = eqx.tree_at(lambda s: s.alpha, state, np.asarray(alpha))
         state = eqx.tree_at(
             lambda s: (s.policy, s.policy_optimiser, s.value, s.value_optimiser),
@@ -304,7 +367,10 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
             state = eqx.tree_at(
                 lambda s: (s.tail, s.tail_optimiser), state, (tail, tail_optimiser)
             )
-        return state, {**improvement_metrics(summaries), "alpha": alpha}
+        metrics = {**improvement_metrics(summaries), "alpha": alpha}
+        if shares:
+            metrics["penalty_share"] = float(np.mean(jax.device_get(shares)))
+        return state, metrics
 
     def explorers(
         self, state: State, episodes: EpisodeStore, keys: Keys
@@ -379,3 +445,17 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         if not self.config.exploration.random_members:
             return jnp.full(members, 1.0 / members)
         return jax.random.dirichlet(key, jnp.ones(members))
+
+
+def _bounded(
+    returns: ReturnConfig, correction: Correction | None
+) -> tuple[ReturnConfig, Correction | None]:
+    """What makes D the bound that holds however the errors of steps depend.
+
+    Where members say themselves how theirs do, that is left as it is.
+    """
+    if returns.correlation == "full":
+        return returns, correction
+    scale = jnp.ones(()) if correction is None else correction.scale
+    whole = Correction(jnp.ones(()), scale)
+    return replace(returns, correlation="fitted"), whole
