@@ -115,7 +115,7 @@ def test_an_item_without_runs_is_left_out_of_all(tmp_path: Path, capsys: Any) ->
     # Runs of HalfCheetah are rows of the targets too.
     assert set(numbers) == {"figure-4", "targets"}
     assert any("appendix-long has no run yet" in text for text in said)
-    assert "figure-1 is not drawn but computed, and is left out" in said
+    assert "figure-1 has no run yet, and is left out" in said
     assert any(text.startswith("appendix-long: ") for text in missing)
     assert (tmp_path / "out" / "figure-4" / "figure-4.png").exists()
 
