@@ -167,7 +167,7 @@ def at_every_operation(share: float) -> Count:
     count = Count("kills before a file operation")
     task, chosen = load("Point2D"), random.Random(0)
     with tempfile.TemporaryDirectory() as scratch:
-        for every in (1, 3):
+        for every in (1, 2, 3):
             whole = Path(scratch) / f"whole-{every}"
             operations = _operations(whole, task, every)
             expected = contents(whole)

@@ -196,7 +196,7 @@ def test_presets_are_listed_and_read(capsys: pytest.CaptureFixture[str]) -> None
         ("train --alpha -1", "alpha is -1.0"),
         ("train --horizon 0", "horizon is 0"),
         ("train --seed -1 --env Point2D", "seed is -1"),
-        ("train --max-minutes 0 --env Point2D", "it must be above 0"),
+        ("train --max-minutes 0 --env Point2D", "a finite number above 0"),
         ("train --total-steps -5 --env Point2D", "total_steps is -5"),
         (
             "train --algo ppo --env Point2D --total-steps 999999 "

@@ -1,5 +1,6 @@
 """Learning from logged data alone, where what is right is known."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +15,10 @@ from pombu import DHMBPO, MBPO, MEPPO, POMBU, UsageError
 from pombu.agent.agents import Agent
 from pombu.agent.runs import algorithm_of, load_state
 from pombu.cli import main
+from pombu.cli.train import parse_train
 from pombu.data import read_logged, write_logged
 from pombu.data.episodes import EpisodeStore
-from pombu.envs import Episode
+from pombu.envs import Episode, load
 from pombu.training.callbacks import Callback, Progress
 from pombu.training.checkpoint import paths
 from pombu.training.loop import learn
@@ -289,6 +291,19 @@ def test_what_offline_needs(
     out = ["--out", str(tmp_path / "run"), "--preset", "smoke"]
     assert main(["train", "--env", NAME, *out, *given]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_config_file_asks_for_the_same(whole: Path, data: Path) -> None:
+    """All but the data, which it does not name."""
+    again = parse_train(
+        ["--config", str(whole / "config.json"), "--env", NAME, "--data", str(data)]
+    )
+    assert again.offline
+    assert again.evaluate == "none"
+    task = load(again.environment)
+    asked = dataclasses.asdict(again.spec(task, again.config))
+    kept = dataclasses.asdict(open_run(whole).spec)
+    assert json.dumps(asked) == json.dumps(kept)
 
 
 def test_an_agent_without_data_cannot_learn_offline() -> None:

@@ -73,6 +73,17 @@ def test_claims_follow_from_the_runs(tmp_path: Path) -> None:
     assert unrun.verdict == "not run"
 
 
+def test_two_seeds_decide_nothing(tmp_path: Path) -> None:
+    (cheetah, *_) = panels_of("figure-2")
+    for arm in cheetah.arms[:2]:
+        for job in cheetah.jobs(arm)[:2]:
+            write_run(job, tmp_path / job.name)
+    rows = [r for r in claim_rows("fast", find_curves([tmp_path])) if r.numbers]
+    compared = [row for row in rows if "POMBU over MEPPO" in row.compared]
+    assert [row.improvement for row in compared] == ["1.00 [1.00, 1.00]"]
+    assert {row.verdict for row in compared} == {"undecided"}
+
+
 def test_runs_of_another_preset_s_values_do_not_count(tmp_path: Path) -> None:
     (cheetah, *_) = panels_of("figure-2")
     for arm in cheetah.arms[:2]:

@@ -27,7 +27,7 @@ from pombu.studies import ray_backend, worker
 from pombu.studies.backends import BackendOptions
 from pombu.studies.progress import PlainRuns, examine
 from pombu.studies.ray_backend import FolderChanges, _require_listener, apply_changes
-from pombu.studies.study import Job, Outcome, _prepare, longest
+from pombu.studies.study import Job, Outcome, longest, prepare
 from pombu.studies.worker import FAILURE
 from pombu.training.config_file import flat, to_json
 from pombu.training.run import open_run
@@ -162,7 +162,7 @@ def test_a_study_may_ask_for_fewer_steps(tmp_path: Path) -> None:
 
     write_run(JOB, tmp_path / "run")
     wanted = replace(JOB, total_steps=50_000)
-    _prepare(Planned(wanted, wanted.spec(), tmp_path / "run"))
+    prepare(Planned(wanted, wanted.spec(), tmp_path / "run"))
     assert open_run(tmp_path / "run").spec.total_steps == 50_000
 
 

@@ -151,7 +151,7 @@ def test_a_field_of_a_newer_version_takes_its_default() -> None:
         ({"members": "many"}, "config.members is 'many', which is not a whole number"),
         ({"members": True}, "config.members is True"),
         ({"members": 1, "inner": {"kind": "c"}}, "config.inner.kind is 'c'"),
-        ({"members": 1, "inner": {"limit": "x"}}, "not float or NoneType"),
+        ({"members": 1, "inner": {"limit": "x"}}, "which is not a number or None"),
         ({"members": 1, "inner": 3}, "config.inner is 3"),
         ({"members": 1, "inner": {"hidden": [1.5]}}, r"config.inner.hidden\[\] is 1.5"),
         ({"members": 1, "env": {"horizon": 0}}, "horizon is 0"),

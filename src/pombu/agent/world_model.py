@@ -288,7 +288,8 @@ class ModelAccess:
     def q_value(self, observation: Any, action: Any, rollouts: int = 20) -> np.ndarray:
         """Q(s, a) of the policy, as imagined: one number per pair, in units of reward.
 
-        It is discounted, as the config's `returns.gamma` says.
+        It is that of a whole episode that begins with the pair: discounted, as the
+        config's `returns.gamma` says, with nothing past the time limit.
 
         Args:
             observation: one observation or a batch.

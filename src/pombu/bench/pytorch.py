@@ -76,7 +76,7 @@ class Samples(NamedTuple):
     @staticmethod
     def of(batch: Batch) -> "Samples":
         """Copy the engine's."""
-        return Samples(*map(tensor, batch))
+        return Samples(*map(tensor, batch[: len(Samples._fields)]))
 
 
 class TorchDynamics(NamedTuple):

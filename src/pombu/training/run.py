@@ -128,8 +128,8 @@ class RunSpec:
         require_seed(self.seed)
         if not (self.total_steps or self.offline):
             raise UsageError(
-                "total_steps is 0: a run takes at least 1 real step, unless it learns "
-                "from data alone (--offline)."
+                "total_steps is 0; it must be a whole number from 1 on, unless the run "
+                "learns from data alone (--offline)."
             )
 
     @property
