@@ -13,7 +13,12 @@ import pytest
 from pombu.cli.experiments import Reproduce
 from pombu.envs import load
 from pombu.errors import UsageError
-from pombu.paper.point_experiment import PointOutcome, restore_outcome, run_datasets
+from pombu.paper.point_experiment import (
+    PointOutcome,
+    restore_outcome,
+    run_datasets,
+    take_datasets,
+)
 from pombu.paper.point_figures import (
     BINS,
     PUBLISHED_BINS,
@@ -133,8 +138,21 @@ def test_figure_1_is_drawn_again_from_its_datasets(figure_1, tmp_path, monkeypat
             due = again[name]["mean_z_squared_by_dataset"][stage]
             # What is kept has fewer digits.
             np.testing.assert_allclose(due, numbers, rtol=1e-4)
-    with pytest.raises(UsageError, match="Point2D-0 with today's settings"):
+    with pytest.raises(UsageError, match="no dataset 0 with today's settings"):
         redraw("fast", figure_1, tmp_path)
+
+
+def test_as_many_datasets_are_taken_as_every_environment_has(figure_1, tmp_path):
+    kept, settings = tmp_path / "kept", POINT_PROFILES["smoke"]
+    shutil.copytree(figure_1 / "datasets", kept)
+    (kept / "Point3D-1.json").unlink()
+    taken = take_datasets(settings, kept, tmp_path / "out")
+    assert (settings.datasets, taken.datasets) == (2, 1)
+    assert sorted(files(tmp_path / "out")) == [
+        f"{name}-0.{ending}"
+        for name in ("Point2D", "Point3D")
+        for ending in ("csv.gz", "json")
+    ]
 
 
 def test_datasets_from_before_a_setting_was_added_are_taken_up():

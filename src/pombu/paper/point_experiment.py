@@ -9,7 +9,8 @@ import gzip
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -109,23 +110,35 @@ def run_datasets(
     return outcomes
 
 
-def take_datasets(settings: PointSettings, kept: Path, folder: Path) -> None:
-    """Copy the datasets of an earlier run with the same settings.
+def take_datasets(settings: PointSettings, kept: Path, folder: Path) -> PointSettings:
+    """Copy the datasets of an earlier run with the same settings, as many as it has.
+
+    Gives the settings with their number, which is the same for all environments.
 
     Raises:
-        UsageError: It does not have all of them.
+        UsageError: It has none.
     """
+
+    def is_whole(dataset: int) -> bool:
+        found = (
+            restore_outcome(settings, environment, dataset, kept)
+            for environment in settings.environments
+        )
+        return all(outcome is not None for outcome in found)
+
+    number = len(list(takewhile(is_whole, range(settings.datasets))))
+    if not number:
+        raise UsageError(
+            f"{kept} has no dataset 0 with today's settings of every environment: "
+            "leave --from out to measure it again."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for environment in settings.environments:
-        for dataset in range(settings.datasets):
-            if restore_outcome(settings, environment, dataset, kept) is None:
-                raise UsageError(
-                    f"{kept} has no {_name(environment, dataset)} with today's "
-                    "settings: leave --from out to measure it again."
-                )
+        for dataset in range(number):
             for path in kept.glob(f"{_name(environment, dataset)}.*"):
                 if path.resolve() != (folder / path.name).resolve():
                     shutil.copyfile(path, folder / path.name)
+    return replace(settings, datasets=number)
 
 
 def measure_dataset(

@@ -54,10 +54,13 @@ TITLES = {"Point2D": "2D-point", "Point3D": "3D-point"}
 
 
 def reproduce_histograms(
-    profile: Profile, out: Path, name: str = "figure-1"
+    profile: Profile,
+    out: Path,
+    name: str = "figure-1",
+    settings: PointSettings | None = None,
 ) -> dict[str, Any]:
     """Run the experiment in one of its readings, then score, draw and write."""
-    settings = settings_of(name, profile)
+    settings = settings or settings_of(name, profile)
     bins = BINS if name == READINGS[0] else PUBLISHED_BINS
     outcomes = run_datasets(settings, out / "datasets", _print_progress)
     by_environment = {
@@ -86,6 +89,15 @@ def reproduce_histograms(
         }
         for task, found in scores.items()
     }
+
+
+def redraw_histograms(
+    profile: Profile, kept: Path, out: Path, name: str = "figure-1"
+) -> dict[str, Any]:
+    """The same from as many datasets as were measured before."""
+    settings = settings_of(name, profile)
+    settings = take_datasets(settings, kept / "datasets", out / "datasets")
+    return reproduce_histograms(profile, out, name, settings)
 
 
 def ratios(outcome: PointOutcome, stage: str) -> np.ndarray:
@@ -329,12 +341,6 @@ class ScatterSettings:
     pairs: int = 500
 
 
-def redraw_histograms(profile: Profile, kept: Path, out: Path) -> dict[str, Any]:
-    """The same from datasets that were measured before."""
-    take_datasets(POINT_PROFILES[profile], kept / "datasets", out / "datasets")
-    return reproduce_histograms(profile, out)
-
-
 def reproduce_scatter(profile: Profile, out: Path) -> dict[str, Any]:
     """Run one dataset, draw pairs of error and uncertainty, write everything."""
     experiment = scatter_experiment(profile)
@@ -423,6 +429,7 @@ FIGURE_1_CODE = Reproduction(
     "paper",
     reproduce=partial(reproduce_histograms, name="figure-1-code"),
     tell=tell_histograms,
+    redraw=partial(redraw_histograms, name="figure-1-code"),
 )
 FIGURE_SCATTER = Reproduction(
     "figure-scatter",

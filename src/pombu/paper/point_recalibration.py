@@ -192,4 +192,6 @@ FIGURE_1_RECALIBRATED = Reproduction(
     "paper",
     reproduce=reproduce_recalibrated,
     tell=tell_recalibrated,
+    # It is made of datasets beside OUT, which are drawn again before it.
+    redraw=lambda profile, kept, out: reproduce_recalibrated(profile, out),
 )
