@@ -120,7 +120,8 @@ def fast_model(layers: int = 2, *, afresh_every: int = 0) -> ModelConfig:
     Many small steps, large at first and falling to nothing in every fit, leave a third
     less error than few constant ones at the same cost. Bounds in epochs, because many
     passes over little data make the members disagree; and in steps, so that a fit costs
-    the same however much data there is.
+    the same however much data there is. SiLU: smooth members err less on
+    held-out steps, and policies learn faster in them (docs/learning.md).
 
     In a task where imagined trajectories soon fall or fly, a policy finds errors that
     warm starts would carry on from fit to fit, and keeps to them. There a member begins
@@ -128,6 +129,7 @@ def fast_model(layers: int = 2, *, afresh_every: int = 0) -> ModelConfig:
     """
     return ModelConfig(
         hidden=(256,) * layers,
+        activation="silu",
         learning_rate=6e-3,
         final_learning_rate=0.0,
         batch_size=250,
@@ -196,6 +198,7 @@ def smoke_model(model: ModelConfig, members: int = 3) -> ModelConfig:
     return replace(
         model,
         hidden=(32, 32),
+        activation="relu",
         members=members,
         batch_size=64,
         validation_rows=64,
