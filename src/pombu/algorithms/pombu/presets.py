@@ -142,7 +142,7 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
         base,
         alpha=ALPHA,
         beta=BETA,
-        model=fast_model(len(base.model.hidden), afresh_every=_AFRESH.get(task, 0)),
+        model=fast_model(afresh_every=_AFRESH.get(task, 0)),
         imagination=_fast_imagination(40_000, horizon_of(task, horizon)),
         policy=replace(
             base.policy,
@@ -248,7 +248,11 @@ def _fast_foreign(horizon: int) -> POMBUConfig:
         iterations=30,
         evaluation_episodes=10,
         model=replace(
-            fast_model(), hidden=(200, 200), validation_rows=2000, max_epochs=100
+            fast_model(),
+            hidden=(200, 200),
+            validation_rows=2000,
+            max_epochs=100,
+            max_steps=1000,
         ),
         imagination=imagination,
         policy=PolicyConfig(
