@@ -120,8 +120,8 @@ def fast_model(*, afresh_every: int = 0) -> ModelConfig:
     Many small steps, large at first and falling to nothing in every fit, leave a third
     less error than few constant ones at the same cost. Bounds in epochs, because many
     passes over little data make the members disagree; and in steps, so that a fit costs
-    the same however much data there is. Three layers with SiLU: they err a third less on
-    held-out steps than two with ReLU, and policies learn faster in them
+    the same however much data there is. Three layers with SiLU: they err a third less
+    on held-out steps than two with ReLU, and policies learn faster in them
     (docs/learning.md).
 
     In a task where imagined trajectories soon fall or fly, a policy finds errors that
