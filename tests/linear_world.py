@@ -8,7 +8,7 @@ import numpy as np
 from pombu.algorithms.soft_actor_critic import Imagination
 from pombu.data import Normaliser
 from pombu.dynamics.ensemble import Layers
-from pombu.dynamics.homoscedastic import SMOOTH, HomoscedasticMembers
+from pombu.dynamics.gaussian import SMOOTH, HomoscedasticMembers
 from pombu.dynamics.model import Dynamics
 from pombu.envs import ActionBox
 

@@ -355,7 +355,7 @@ def init_linear(observation_dim: int) -> LinearValue:
     return LinearValue(jnp.zeros(2 * observation_dim + 4))
 
 
-def linear_features(
+def _linear_features(
     observations: Float[Array, "H N o"],
 ) -> Float[Array, "H N f"]:
     """Clipped state, its square, three powers of the share of time gone by, and 1."""
@@ -370,7 +370,7 @@ def predict_linear(
     value: LinearValue, observations: Float[Array, "H N o"]
 ) -> Float[Array, "H N"]:
     """V of every step of trajectories, time first."""
-    return linear_features(observations) @ value.weights
+    return _linear_features(observations) @ value.weights
 
 
 def fit_linear(
@@ -379,7 +379,7 @@ def fit_linear(
     weight: Float[Array, "H N"],
 ) -> LinearValue:
     """Ridge regression of the returns on the features, over the steps that count."""
-    features = linear_features(observations)
+    features = _linear_features(observations)
     weighted = features * weight[..., None]
     count = jnp.maximum(jnp.sum(weight), 1.0)
     squares = jnp.einsum("hnf,hng->fg", weighted, features) / count

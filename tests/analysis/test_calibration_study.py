@@ -15,7 +15,7 @@ from pombu.cli import main
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import load
 from pombu.errors import UsageError
-from pombu.rollout.held_out import real_steps
+from pombu.rollout.q_value import real_steps
 from pombu.training import checkpoint
 from pombu.training.algorithm import StageTimer
 from pombu.training.loop import identity

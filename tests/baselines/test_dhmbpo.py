@@ -618,8 +618,7 @@ def test_updates_wait_for_learning_starts_and_then_count_every_step() -> None:
 def test_it_trains_resumes_and_exports_by_command(tmp_path: Path) -> None:
     run, file = tmp_path / "run", tmp_path / "policy.safetensors"
     arguments = ["--algo", "dhmbpo", "--env", "Point2D", "--preset", "smoke"]
-    size = ["--horizon", "10", "--total-steps", "40", "--out", str(run)]
-    assert main(["train", *arguments, *size]) == 0
+    assert main(["train", *arguments, "--total-steps", "120", "--out", str(run)]) == 0
     assert main(["export", str(run), str(file)]) == 0
     agent = DHMBPO.load(run)
     states = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)

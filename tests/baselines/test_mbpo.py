@@ -13,7 +13,7 @@ from linear_world import BOX, QUADRATIC, world_of
 
 from pombu.algorithms.config import ActorCriticConfig
 from pombu.algorithms.mbpo.config import BranchConfig, MBPOConfig
-from pombu.algorithms.mbpo.training import (
+from pombu.algorithms.mbpo.learner import (
     Transitions,
     actor_loss,
     branch_out,
@@ -37,6 +37,8 @@ from pombu.envs import load
 from pombu.errors import UsageError
 from pombu.nn import init_squashed
 from pombu.training.algorithm import StageTimer
+
+pytestmark = pytest.mark.optimised
 
 GAMMA, TEMPERATURE = 0.9, 0.3
 CONFIG = MBPOConfig(
@@ -235,7 +237,7 @@ def test_elites_err_least_on_what_they_held_out() -> None:
     state = learner.init(0)
     noise = jnp.log(jnp.array([0.3, 0.1, 0.2]))[:, None] + jnp.zeros((3, 2))
     state = eqx.tree_at(lambda s: s.members.log_std, state, noise)
-    elites = learner.elite_world(state, []).dynamics.members
+    elites = learner.elites(state, []).dynamics.members
     assert np.array_equal(elites.log_std, noise[jnp.array([1, 2])])
 
 

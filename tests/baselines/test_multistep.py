@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pombu.algorithms.slbo.multistep import (
+from pombu.algorithms.slbo.learner import (
     init_network,
     multistep_loss,
     network_adam,

@@ -10,12 +10,6 @@ import numpy as np
 import pytest
 
 from pombu.algorithms.presets import preset
-from pombu.algorithms.steve.actor_critic import (
-    Frozen,
-    actor_critic_loss,
-    expanded_targets,
-    model_loss,
-)
 from pombu.algorithms.steve.config import (
     ActorCriticConfig,
     ExpansionModelConfig,
@@ -24,10 +18,14 @@ from pombu.algorithms.steve.config import (
 from pombu.algorithms.steve.expansion import (
     ActorCritic,
     ExpansionModel,
+    Frozen,
+    actor_critic_loss,
     bellman_variances,
+    expanded_targets,
     init_actor_critic,
     init_model,
     mix,
+    model_loss,
     target_samples,
 )
 from pombu.algorithms.steve.learner import Learner

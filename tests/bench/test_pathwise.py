@@ -33,7 +33,7 @@ def test_one_update_of_all_networks() -> None:
     config = replace(preset("dhmbpo", "smoke", TASK), kappa=0.0, draw="rollout")
     learner = Learner(load(TASK), config)
     state = pathwise.with_experience(learner, random_episodes(learner.task, 400))
-    networks, world = learner.networks(state), learner.world(state)
+    networks, world = learner.networks(state), learner.imagination(state)
     # Critics begin as constants; here they are to differ.
     moved = jax.tree.map(
         lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(1), leaf.shape),

@@ -20,11 +20,11 @@ from pombu.training.metrics import deterministic, read_rows
 from pombu.training.run import RunSpec, open_run
 
 SMALL = [
-    *("--env", "Point2D", "--preset", "smoke", "--seed", "3", "--horizon", "20"),
-    *("--updates", "1", "--model.members", "2", "--model.hidden", "16", "16"),
-    *("--model.max-steps", "10", "--imagination.trajectories", "8"),
-    *("--evaluation-share", "0.5", "--keep-checkpoints", "2", "--total-steps", "80"),
+    *("--env", "Point2D", "--preset", "smoke", "--seed", "3", "--horizon", "30"),
+    *("--updates", "1", "--exploration.policies", "1"),
+    *("--evaluation-share", "0.5", "--keep-checkpoints", "2", "--total-steps", "120"),
 ]
+"""Of the preset's sizes, so that its programs are compiled once for many tests."""
 HAND_WRITTEN = """
 algorithm = "meppo"
 env = "Ant"

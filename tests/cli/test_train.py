@@ -18,12 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 SMALL = [
     *("--env", "Point2D", "--preset", "smoke", "--seed", "3", "--iterations", "4"),
-    *("--updates", "2", "--trajectories", "2", "--evaluation-episodes", "2"),
-    *("--model.members", "2", "--model.hidden", "16", "16", "--model.max-steps", "10"),
-    *("--imagination.trajectories", "8", "--policy.minibatch", "40"),
-    *("--value.minibatch", "40", "--exploration.policies", "2"),
-    *("--exploration.trajectories", "8", "--total-steps", "240"),
+    *("--model.reinitialise-every", "3", "--total-steps", "240"),
 ]
+"""Of the preset's sizes, so that its programs are compiled once for many tests."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +46,8 @@ def test_flags_reach_the_config(trained: Path) -> None:
     assert spec["seed"] == 3
     assert spec["preset"] == "smoke"
     assert spec["config"]["env"]["id"] == "pombu/Point2D-v0"
-    assert spec["config"]["model"]["hidden"] == [16, 16]
+    assert spec["config"]["iterations"] == 4
+    assert spec["config"]["model"]["reinitialise_every"] == 3
     assert [row["real_steps"] for row in rows(trained)] == [60, 120, 180, 240]
 
 
@@ -61,6 +59,9 @@ def test_environment_flags_reach_the_environment() -> None:
     assert (env.id, env.horizon, env.observation_noise) == ("pombu/Ant-v0", 7, 0.1)
     assert env.alive_bonus == 1.0
     assert (command.config.alpha, command.config.beta) == (2.0, 3.0)
+    command = parse_train(["--model.hidden", "16", "8", "--value.minibatch", "40"])
+    assert command.config.model.hidden == (16, 8)
+    assert command.config.value.minibatch == 40
 
 
 def test_the_horizon_chooses_the_paper_s_table() -> None:

@@ -14,7 +14,7 @@ from pombu.cli import main
 from pombu.envs import load
 from pombu.errors import UsageError
 from pombu.rng import Keys
-from pombu.rollout.held_out import real_steps
+from pombu.rollout.q_value import real_steps
 from pombu.training.algorithm import StageTimer
 from pombu.uncertainty.n_step import fit, mean_z_squared
 
@@ -161,7 +161,7 @@ def test_intervals_lie_around_q_and_grow_with_the_level(agent):
 
 
 def test_intervals_need_a_held_out_episode(agent):
-    with pytest.raises(UsageError, match="never saw a held-out episode"):
+    with pytest.raises(UsageError, match="evaluation_episodes of 5"):
         POMBU(config=CALIBRATED).q_interval(STATES, ACTIONS)
     with pytest.raises(UsageError, match=r"calibration\.use"):
         POMBU(config=PLAIN).q_interval(STATES, ACTIONS)

@@ -124,7 +124,7 @@ def test_dataset_lists_every_transition_in_order() -> None:
 
 
 def test_no_data_is_refused() -> None:
-    with pytest.raises(UsageError, match="dataset is empty"):
+    with pytest.raises(UsageError, match="at least one episode"):
         build_dataset([], 5, 0.2, 0, 0)
 
 

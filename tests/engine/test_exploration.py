@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tiny import CONFIG, change, run
 
-from pombu.algorithms.pombu.exploration import centre_bonus, exploration_metrics
 from pombu.algorithms.pombu.learner import Learner
 from pombu.envs import load
 from pombu.nn import GaussianPolicy, init_policy
+from pombu.optim.metrics import centre_bonus, exploration_metrics
 from pombu.parallel import Workers
 from pombu.rollout.imagine import Imagined
 

@@ -10,7 +10,7 @@ import pytest
 
 from pombu.dynamics.config import HomoscedasticModelConfig
 from pombu.dynamics.ensemble import Layers, Samples, init_ensemble, materialise
-from pombu.dynamics.homoscedastic import (
+from pombu.dynamics.gaussian import (
     SMOOTH,
     HomoscedasticMembers,
     ProfileLikelihood,

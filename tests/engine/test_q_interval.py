@@ -8,8 +8,14 @@ from test_estimates import ACTIONS, GAMMA, HORIZON, STATES, networks, rules, sti
 
 from pombu.analysis.plots import draw_reliability
 from pombu.errors import UsageError
-from pombu.rollout.held_out import Calibrated, not_calibrated
-from pombu.rollout.q_value import QEstimate, interval, q_estimate, q_uncertainty
+from pombu.rollout.q_value import (
+    Calibrated,
+    QEstimate,
+    interval,
+    not_calibrated,
+    q_estimate,
+    q_uncertainty,
+)
 
 
 def calibrated(scale=2.0):
@@ -61,11 +67,11 @@ def test_the_ends_of_an_interval_are_known():
 
 def test_no_interval_is_without_width():
     agreed = QEstimate(jnp.ones(1), jnp.zeros(1), jnp.ones(1))
-    with pytest.raises(UsageError, match="All members agree about Q of pair 0"):
+    with pytest.raises(UsageError, match=r"pair 0.* two members"):
         interval(agreed, calibrated(), 4)
-    with pytest.raises(UsageError, match="never saw a held-out episode"):
+    with pytest.raises(UsageError, match="evaluation_episodes of 5"):
         interval(agreed, not_calibrated(), 4)
-    with pytest.raises(UsageError, match="trained without calibration"):
+    with pytest.raises(UsageError, match=r"calibration\.use"):
         interval(agreed, None, 4)
     with pytest.raises(UsageError, match="level is 1"):
         interval(agreed, calibrated(), 4, level=1.0)

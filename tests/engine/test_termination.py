@@ -53,7 +53,7 @@ def right_of(bound: float, units: Normaliser) -> MLP:
 @pytest.fixture(scope="module")
 def dynamics() -> Dynamics:
     bare = make_world()
-    return replace(bare, ending=right_of(0.8, bare.observation))
+    return replace(bare, termination=right_of(0.8, bare.observation))
 
 
 def loop(dynamics: Dynamics, config: Any, limits: Any = None) -> tuple[Any, Any]:

@@ -22,12 +22,12 @@ from pombu.dynamics.config import ModelConfig
 from pombu.dynamics.ensemble import (
     Samples,
     SquaredError,
+    Unroll,
     init_ensemble,
     materialise,
     predict,
 )
 from pombu.dynamics.fit import fit_dynamics
-from pombu.dynamics.windows import Unroll
 from pombu.envs import Episode, load
 from pombu.envs.wrappers import stack_episode
 from pombu.errors import UsageError

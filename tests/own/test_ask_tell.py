@@ -73,7 +73,7 @@ def test_a_saved_agent_still_has_what_it_has_not_learned_from(
     agent.observe(episode_of(agent.propose(), 0))
     agent.save(tmp_path / "agent")
     # Its environment is code, which `load` does not run unasked.
-    with pytest.raises(UsageError, match="code outside pombu"):
+    with pytest.raises(UsageError, match=r"agent.* --env probes:corridor"):
         POMBU.load(tmp_path / "agent")
     copy = POMBU.load(tmp_path / "agent", env="probes:corridor")
     assert copy.observe(episode_of(copy.propose(), 1))
@@ -113,7 +113,7 @@ def test_misfits_are_named() -> None:
         agent.observe(
             Episode(right.observations * np.nan, right.actions, right.rewards, False)
         )
-    with pytest.raises(UsageError, match="slbo collects its real episodes itself"):
+    with pytest.raises(UsageError, match=r"^slbo .*choose .*pombu"):
         SLBO("probes:corridor", preset="smoke").propose()
 
 

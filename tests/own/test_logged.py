@@ -134,7 +134,7 @@ def test_no_such_file_or_no_npz(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("no")
     with pytest.raises(UsageError, match="cannot be read"):
         read_logged(tmp_path / "text.npz", TASK)
-    with pytest.raises(UsageError, match="There is no file or folder"):
+    with pytest.raises(UsageError, match=r"absent\.npz.*minari:NAME"):
         read_logged(tmp_path / "absent.npz", TASK)
 
 
@@ -200,7 +200,7 @@ def test_an_update_that_diverged_is_refused(episodes: list[Episode]) -> None:
 
 
 def test_algorithms_that_collect_themselves_say_so(episodes: list[Episode]) -> None:
-    with pytest.raises(UsageError, match="stubborn cannot start from logged data"):
+    with pytest.raises(UsageError, match=r"^stubborn .*choose .*pombu"):
         begin_from(Stubborn(), 0, episodes)
 
 

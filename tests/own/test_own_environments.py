@@ -195,7 +195,9 @@ def test_a_misspelt_function_is_noticed() -> None:
 def test_a_reward_that_is_not_known_is_not_promised() -> None:
     config = preset("pombu", "fast", "probes:corridor")
     known = replace(config, model=replace(config.model, reward="known"))
-    with pytest.raises(UsageError, match="has no known reward function"):
+    with pytest.raises(
+        UsageError, match=r"probes:corridor .*model\.reward .*'learned'"
+    ):
         check_and_describe(load("probes:corridor"), known)
 
 

@@ -126,13 +126,13 @@ def test_a_script_s_environment_is_explained(tmp_path: Path) -> None:
     run = open_run(agent.save(tmp_path / "agent").parent.parent)
     config = {**run.spec.config, "env": {"id": "__main__:strict"}}
     script = replace(run, spec=replace(run.spec, config=config))
-    with pytest.raises(UsageError, match="put the function into a module"):
+    with pytest.raises(UsageError, match=r"load\(path, env=\.\.\.\)"):
         algorithm_of(script)
 
 
 def test_a_horizon_beyond_a_time_limit_is_refused() -> None:
     assert load("strict_envs:strict", horizon=5).horizon == 5
-    with pytest.raises(UsageError, match="a time limit of its own of 12 steps"):
+    with pytest.raises(UsageError, match=r"12 steps.* 13"):
         load("strict_envs:strict", horizon=13)
 
 

@@ -182,5 +182,5 @@ def test_the_papers_number_says_its_steps_where_they_are_not_ours(
 
 
 def test_an_item_does_not_accept_another_kind_of_source(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="missing "):
         find_curves([tmp_path / "missing"])

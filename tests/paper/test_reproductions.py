@@ -54,7 +54,7 @@ def test_unknown_names_are_answered_with_the_known_ones():
 
 def test_an_unwritable_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot write to"):
+    with pytest.raises(UsageError, match=r"file/deeper .*--out"):
         Reproduce(name="appendix-c", out=tmp_path / "file" / "deeper").run()
 
 
@@ -138,7 +138,7 @@ def test_figure_1_is_drawn_again_from_its_datasets(figure_1, tmp_path, monkeypat
             due = again[name]["mean_z_squared_by_dataset"][stage]
             # What is kept has fewer digits.
             np.testing.assert_allclose(due, numbers, rtol=1e-4)
-    with pytest.raises(UsageError, match="no dataset 0 with today's settings"):
+    with pytest.raises(UsageError, match=r"dataset 0 .*--from"):
         redraw("fast", figure_1, tmp_path)
 
 
@@ -208,7 +208,7 @@ def test_the_published_histogram_leaves_outsiders_out():
 
 
 def test_both_readings_and_their_recalibration(figure_1, tmp_path):
-    with pytest.raises(UsageError, match="no two finished datasets"):
+    with pytest.raises(UsageError, match=r"figure-1-code.*--profile smoke"):
         Reproduce(
             name="figure-1-recalibrated", profile="smoke", out=tmp_path / "nothing"
         ).run()

@@ -6,8 +6,7 @@ import pytest
 from fabricated import panels_of
 
 from pombu.cli import main
-from pombu.paper.costs import MeasuredRun
-from pombu.paper.parts import Part, estimate, read_parts
+from pombu.paper.costs import MeasuredRun, Part, estimate, read_parts
 from pombu.paper.reproduce import find, names
 from pombu.studies.study import Job
 from pombu.studies.study_file import read_study

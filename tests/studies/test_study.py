@@ -256,17 +256,17 @@ def test_a_folder_with_another_run_is_left_alone(tmp_path: Path) -> None:
     spec = job.spec()
     spec.config["beta"] = 7.0
     create(tmp_path / "runs" / job.name, spec)
-    with pytest.raises(UsageError, match="holds another run, which differs in beta"):
+    with pytest.raises(UsageError, match=r"Point2D-pombu-smoke-seed0 .* beta"):
         plan([job], tmp_path / "runs")
     (tmp_path / "else" / job.name).mkdir(parents=True)
     (tmp_path / "else" / job.name / "file").write_text("")
-    with pytest.raises(UsageError, match="is no run folder"):
+    with pytest.raises(UsageError, match="else/Point2D-pombu-smoke-seed0 "):
         plan([job], tmp_path / "else")
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
-    with pytest.raises(RunError, match="could not write into"):
+    with pytest.raises(RunError, match=r"runs .*--out"):
         have(tmp_path, Pretended())
 
 
@@ -317,7 +317,7 @@ def test_a_run_folder_is_no_study_folder(tmp_path: Path) -> None:
     have(tmp_path, Pretended())
     folder = tmp_path / "runs" / "Point2D-pombu-smoke-seed0"
     job = Job("meppo", EnvConfig("Point2D"), 0, "smoke", 60)
-    with pytest.raises(UsageError, match="is the folder of a run"):
+    with pytest.raises(UsageError, match=r"Point2D-pombu-smoke-seed0 .*--out"):
         run_study(plan([job], folder), folder, Pretended(), PlainRuns(Console()))
     assert not (folder / job.name).exists()
 
@@ -420,7 +420,7 @@ def test_impossible_backends() -> None:
         LocalBackend(cores_per_run=1000)
     with pytest.raises(UsageError, match="workers is 0"):
         LocalBackend(workers=0)
-    with pytest.raises(UsageError, match="are for Ray"):
+    with pytest.raises(UsageError, match=r"--address .*--backend ray"):
         BackendOptions(address="auto").open()
 
 

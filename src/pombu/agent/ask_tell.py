@@ -60,7 +60,7 @@ class Proposal:
         return action
 
 
-def explorer(learner: Algorithm[Any]) -> Explores[Any]:
+def _explorer(learner: Algorithm[Any]) -> Explores[Any]:
     """The learner, if it says how to collect what it learns from."""
     if not isinstance(learner, Explores):
         raise UsageError(
@@ -70,21 +70,21 @@ def explorer(learner: Algorithm[Any]) -> Explores[Any]:
     return learner
 
 
-def waiting(state: Any, episodes: EpisodeStore) -> list[Episode]:
+def _waiting(state: Any, episodes: EpisodeStore) -> list[Episode]:
     """The last episodes, those that the state has not learned from yet."""
     learned = int(state.experience.observation.count)
     ends = np.cumsum([len(episode) for episode in episodes])
     return [one for one, end in zip(episodes, ends, strict=True) if end > learned]
 
 
-def is_round(config: Any, episodes: list[Episode]) -> bool:
+def _is_round(config: Any, episodes: list[Episode]) -> bool:
     """Whether there are as many episodes as an iteration collects."""
     steps = sum(map(len, episodes))
     whole: bool = len(episodes) >= config.trajectories and steps >= config.least_steps
     return whole
 
 
-def policy_for(
+def _policy_for(
     stack: tuple[GaussianPolicy, Normaliser], number: int, task: Task, key: PRNGKeyArray
 ) -> Proposal:
     """The policy for the episode with this number since the last lesson."""
@@ -94,7 +94,7 @@ def policy_for(
     return Proposal(policy, normaliser, task, key)
 
 
-def checked(episode: Episode, task: Task) -> Episode:
+def _checked(episode: Episode, task: Task) -> Episode:
     """The episode in the dtypes of stored ones.
 
     Raises:
@@ -148,16 +148,16 @@ class AskTell:
 
         It explores. To act with what was learned, use `predict`.
         """
-        learner = explorer(self.learner)
+        learner = _explorer(self.learner)
         number = len(self.episodes)
-        since = len(waiting(self.state, self.episodes))
+        since = len(_waiting(self.state, self.episodes))
         if self._explored is None:
             # Episodes not learned from yet must not change what is proposed next.
             learned = EpisodeStore(list(self.episodes)[: number - since])
             self._explored = learner.explore(self.state, learned)
         _, explorers = self._explored
         key = Keys(self.seed, number).jax("propose")
-        return policy_for(explorers, since, self.learner.task, key)
+        return _policy_for(explorers, since, self.learner.task, key)
 
     def observe(self, episode: Episode) -> dict[str, float]:
         """Take in a real episode; learn once an iteration's worth of them is there.
@@ -165,10 +165,10 @@ class AskTell:
         Returns:
             The lesson's metrics, or nothing while episodes are still being gathered.
         """
-        explorer(self.learner)
-        self.episodes.append([checked(episode, self.learner.task)])
-        fresh = waiting(self.state, self.episodes)
-        if not is_round(self.learner.config, fresh):
+        _explorer(self.learner)
+        self.episodes.append([_checked(episode, self.learner.task)])
+        fresh = _waiting(self.state, self.episodes)
+        if not _is_round(self.learner.config, fresh):
             return {}
         return self._learn_from_waiting()
 
@@ -176,7 +176,7 @@ class AskTell:
         """Learn from observed episodes that were not learned from yet."""
         if not isinstance(self.learner, Explores):
             return {}
-        fresh = waiting(self.state, self.episodes)
+        fresh = _waiting(self.state, self.episodes)
         if not fresh:
             return {}
         state, _ = self._explored or (self.state, None)

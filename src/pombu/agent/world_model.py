@@ -65,7 +65,7 @@ class Trajectories:
         return total
 
 
-def model_of(learner: Algorithm[Any], state: Any) -> Dynamics:
+def _model_of(learner: Algorithm[Any], state: Any) -> Dynamics:
     """The learned dynamics of an agent.
 
     Raises:
@@ -84,13 +84,13 @@ def model_of(learner: Algorithm[Any], state: Any) -> Dynamics:
     return learner.dynamics(state)
 
 
-def rules_for(learner: Any, horizon: int) -> ImaginationRules:
+def _rules_for(learner: Any, horizon: int) -> ImaginationRules:
     """The learner's rules for trajectories of so many steps."""
     rules: ImaginationRules = replace(learner.rules, horizon=horizon)
     return rules
 
 
-def value_network(learner: Algorithm[Any], state: Any) -> Value:
+def _value_network(learner: Algorithm[Any], state: Any) -> Value:
     """V of an agent.
 
     Raises:
@@ -105,7 +105,7 @@ def value_network(learner: Algorithm[Any], state: Any) -> Value:
     return value
 
 
-def predict_all(
+def _predict_all(
     dynamics: Dynamics,
     observations: Float[np.ndarray, "n o"],
     actions: Float[np.ndarray, "n a"],
@@ -127,7 +127,7 @@ def _move(dynamics: Dynamics, states: Array, actions: Array) -> Step:
     return dynamics.move(states, actions)
 
 
-def roll_out(
+def _roll_out(
     dynamics: Dynamics,
     act: Any,
     observations: Float[np.ndarray, "n o"],
@@ -178,7 +178,7 @@ def values(
     return np.asarray(predict_value(value, normal, left) * unit)[: len(observations)]
 
 
-def q_values(
+def _q_values(
     policy: Any,
     value: Value,
     dynamics: Dynamics,
@@ -199,7 +199,7 @@ def q_values(
     return np.asarray(mean)[: len(observations)]
 
 
-def q_uncertainties(
+def _q_uncertainties(
     policy: Any,
     value: Value,
     dynamics: Dynamics,
@@ -242,8 +242,8 @@ class ModelAccess:
             observation: one observation or a batch.
             action: as many, in the environment's own units; clipped to its bounds.
         """
-        dynamics = model_of(self.learner, self.state)
-        return predict_all(dynamics, *self._pairs(observation, action))
+        dynamics = _model_of(self.learner, self.state)
+        return _predict_all(dynamics, *self._pairs(observation, action))
 
     def imagine(
         self, observation: Any, steps: int | None = None, deterministic: bool = False
@@ -257,7 +257,7 @@ class ModelAccess:
         """
         horizon = self.learner.task.horizon
         steps = whole("steps", horizon if steps is None else steps, 1, MOST_STEPS)
-        dynamics = model_of(self.learner, self.state)
+        dynamics = _model_of(self.learner, self.state)
         keys, box = Keys(self.seed, int(self.state.iteration)), self._box
         policy = self._policy()
 
@@ -265,7 +265,7 @@ class ModelAccess:
             drawn = policy(rows, deterministic, keys.jax("imagine", step))
             return np.asarray(box.to_box(np.asarray(drawn)))
 
-        return roll_out(dynamics, act, self._rows(observation)[0], steps)
+        return _roll_out(dynamics, act, self._rows(observation)[0], steps)
 
     def value(self, observation: Any, steps_left: int | None = None) -> np.ndarray:
         """V of the policy, one number per observation, in units of reward.
@@ -280,8 +280,8 @@ class ModelAccess:
         horizon = self.learner.task.horizon
         left = horizon if steps_left is None else steps_left
         left = whole("steps_left", left, 0, horizon)
-        value = value_network(self.learner, self.state)
-        dynamics = model_of(self.learner, self.state)
+        value = _value_network(self.learner, self.state)
+        dynamics = _model_of(self.learner, self.state)
         scaled = self.config.returns.scale_rewards
         return values(value, dynamics, self._rows(observation)[0], scaled, left)
 
@@ -297,7 +297,7 @@ class ModelAccess:
             rollouts: imagined trajectories per pair whose returns are averaged.
         """
         given = self._for_q(observation, action, rollouts)
-        return q_values(*given)
+        return _q_values(*given)
 
     def _pairs(self, observation: Any, action: Any) -> tuple[np.ndarray, np.ndarray]:
         """Observations and as many actions as rows."""
@@ -313,14 +313,14 @@ class ModelAccess:
 
     def _for_q(self, observation: Any, action: Any, rollouts: int) -> tuple[Any, ...]:
         """What estimates of Q take."""
-        dynamics = model_of(self.learner, self.state)
-        value = value_network(self.learner, self.state)
+        dynamics = _model_of(self.learner, self.state)
+        value = _value_network(self.learner, self.state)
         states, actions = self._pairs(observation, action)
         return (
             self.state.policy,
             value,
             dynamics,
-            rules_for(self.learner, self.learner.task.horizon),
+            _rules_for(self.learner, self.learner.task.horizon),
             states,
             actions,
             whole("rollouts", rollouts, 1, 100_000),
@@ -365,7 +365,7 @@ class UncertaintyAccess(ModelAccess):
             rollouts: imagined trajectories per pair whose variances are averaged.
         """
         given = self._for_q(as_numpy(observation), as_numpy(action), rollouts)
-        return array_like(observation, q_uncertainties(*given))
+        return array_like(observation, _q_uncertainties(*given))
 
     def q_interval(
         self, observation: Any, action: Any, level: float = 0.9, rollouts: int = 20

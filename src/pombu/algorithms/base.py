@@ -61,7 +61,7 @@ class Imagining(Progress):
     policy: GaussianPolicy
     experience: Experience
     ending: TerminationModel | None
-    """Learned termination; None where it is known."""
+    """Learned termination; None where it is known. Checkpoints have it by this name."""
 
 
 class WithEnsemble(Imagining):
@@ -145,7 +145,7 @@ def after_iteration(state: P) -> P:
     return counted
 
 
-def fresh_policy(
+def _fresh_policy(
     key: PRNGKeyArray, task: Task, config: PolicyConfig | TRPOPolicyConfig
 ) -> GaussianPolicy:
     """An untrained policy of the task's sizes."""
@@ -207,7 +207,7 @@ class ModelLearner(TaskLearner[W], ABC, Generic[W, S]):
         config, task, keys = self.config, self.task, Keys(seed, 0)
         return {
             **init_counters(seed),
-            "policy": fresh_policy(keys.jax("policy"), task, config.policy),
+            "policy": _fresh_policy(keys.jax("policy"), task, config.policy),
             "experience": no_experience(
                 task.observation_dim, task.action_dim, task.frame_dim
             ),
@@ -246,11 +246,11 @@ class ModelLearner(TaskLearner[W], ABC, Generic[W, S]):
         self, state: S, episodes: EpisodeStore, keys: Keys
     ) -> tuple[S, Metrics]:
         """Learn where episodes end, unless it is known."""
-        ending, found = fit_termination(
+        termination, found = fit_termination(
             state.ending, list(episodes), state.experience, keys
         )
         learned: S = eqx.tree_at(
-            lambda s: s.ending, state, ending, is_leaf=lambda leaf: leaf is None
+            lambda s: s.ending, state, termination, is_leaf=lambda leaf: leaf is None
         )
         return learned, found
 

@@ -219,7 +219,7 @@ class Imagination(eqx.Module):
 
 
 def move_blocks(
-    world: Imagination,
+    imagination: Imagination,
     states: Float[Array, "n o"],
     actions: Float[Array, "n a"],
     members: int,
@@ -232,7 +232,7 @@ def move_blocks(
     Rows are drawn at random, so a fixed assignment is a random one; with `step` blocks
     are dealt out anew at every step.
     """
-    boxed = world.box.to_box(actions)
+    boxed = imagination.box.to_box(actions)
 
     def blocks(x: Array) -> Array:
         return x.reshape(members, -1, x.shape[-1])
@@ -241,12 +241,12 @@ def move_blocks(
     if draw == "step":
         order = jax.random.permutation(order_key, members)
         states, boxed = states[order], boxed[order]
-    frame = world.dynamics.delta.mean.shape[-1]
+    frame = imagination.dynamics.delta.mean.shape[-1]
     noise = jax.random.normal(key, (*states.shape[:-1], frame))
-    if world.dynamics.reward is not None:
+    if imagination.dynamics.reward is not None:
         # A learned reward is its mean.
         noise = jnp.concatenate([noise, jnp.zeros((*states.shape[:-1], 1))], -1)
-    following, rewards, ends = world.dynamics.move(states, boxed, noise)
+    following, rewards, ends = imagination.dynamics.move(states, boxed, noise)
     if draw == "step":
         back = jnp.argsort(order)
         following, rewards, ends = following[back], rewards[back], ends[back]
@@ -255,7 +255,7 @@ def move_blocks(
 
 def one_step_uncertainty(
     networks: Networks,
-    world: Imagination,
+    imagination: Imagination,
     states: Float[Array, "n o"],
     actions: Float[Array, "n a"],
     gamma: float,
@@ -266,11 +266,11 @@ def one_step_uncertainty(
         greedy = networks.policy.mode(normal)
         return networks.critics.values(normal, greedy, networks.bounds)
 
-    predicted = world.dynamics.step(states, world.box.to_box(actions))
-    values = jnp.mean(critic_values(world.normal(predicted.states)), 0)
+    predicted = imagination.dynamics.step(states, imagination.box.to_box(actions))
+    values = jnp.mean(critic_values(imagination.normal(predicted.states)), 0)
     values = jnp.where(predicted.ends, 0.0, values)
     local = local_uncertainty(predicted.rewards, values, gamma)
-    after = world.normal(jnp.mean(predicted.states, 0))
+    after = imagination.normal(jnp.mean(predicted.states, 0))
     if networks.tail is None:
         beyond = jnp.var(critic_values(after), 0)
     else:

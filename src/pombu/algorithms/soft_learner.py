@@ -1,13 +1,13 @@
 """The loop of soft actor-critics that learn in learned dynamics.
 
 One iteration collects real steps, fits the members to all of them, improves actor and
-critics, and evaluates. An algorithm says how members are fitted and how it improves.
+critics, and evaluates. An algorithm says how it improves them.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -45,8 +45,13 @@ from pombu.data import (
 )
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.config import HomoscedasticModelConfig, PlainReturnConfig
-from pombu.dynamics.ensemble import Form, Members
+from pombu.dynamics.ensemble import Form
 from pombu.dynamics.error import prediction_error
+from pombu.dynamics.gaussian import (
+    HomoscedasticMembers,
+    fit_homoscedastic,
+    fresh_homoscedastic,
+)
 from pombu.dynamics.model import Dynamics, dynamics_of
 from pombu.dynamics.termination import (
     TerminationModel,
@@ -82,10 +87,10 @@ class SoftState(Progress):
     bounds: Array
     tail: Tail | None
     """U_psi; None where the critics' variance stands for it."""
-    members: Members
+    members: HomoscedasticMembers
     experience: Experience
     ending: TerminationModel | None
-    """Learned termination; None where it is known."""
+    """Learned termination; None where it is known. Checkpoints have it by this name."""
 
 
 @runtime_checkable
@@ -129,11 +134,10 @@ class SoftConfig(Protocol):
 
 
 C = TypeVar("C", bound=SoftConfig)
-S = TypeVar("S", bound=SoftState)
 
 
-class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
-    """A soft actor-critic in learned dynamics over one task."""
+class SoftLearner(TaskLearner[C], ABC, Generic[C]):
+    """A soft actor-critic in learned dynamics: `init` a state, then `iterate` it."""
 
     critic_form: Form = NORMALISED
 
@@ -144,8 +148,8 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
         aim = config.actor_critic.target_entropy
         self.target_entropy = -float(task.action_dim) if aim is None else aim
 
-    def fresh_fields(self, seed: int, tail: Tail | None = None) -> dict[str, Any]:
-        """Untrained networks and no experience, but no members."""
+    def init(self, seed: int) -> SoftState:
+        """Untrained networks and no experience."""
         config, task = self.config, self.task
         keys, sizes = Keys(seed, 0), (task.observation_dim, task.action_dim)
         settings = config.actor_critic
@@ -153,53 +157,46 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
         actor = init_squashed(keys.jax("policy"), *sizes, settings.hidden)
         log_temperature = jnp.asarray(math.log(settings.temperature), jnp.float32)
         bounds = jnp.array([-1.0, 1.0], jnp.float32)
+        tail = self.fresh_tail(seed)
         networks = Networks(
             actor, actor, critics, critics, log_temperature, bounds, tail
         )
-        return {
+        return SoftState(
             **init_counters(seed),
-            "updates": np.asarray(0),
-            "learned_steps": np.asarray(0),
-            "policy": actor,
-            "actor": actor,
-            "memory": fresh_optimisers(networks, settings.learning_rate),
-            "critics": critics,
-            "targets": critics,
-            "log_temperature": log_temperature,
-            "bounds": bounds,
-            "tail": tail,
-            "experience": no_experience(*sizes, task.frame_dim),
-            "ending": init_termination(
-                keys.jax("ending"), task, config.model.termination
-            ),
-        }
+            updates=np.asarray(0),
+            learned_steps=np.asarray(0),
+            policy=actor,
+            actor=actor,
+            memory=fresh_optimisers(networks, settings.learning_rate),
+            critics=critics,
+            targets=critics,
+            log_temperature=log_temperature,
+            bounds=bounds,
+            tail=tail,
+            members=fresh_homoscedastic(keys.jax("members"), task, config.model),
+            experience=no_experience(*sizes, task.frame_dim),
+            ending=init_termination(keys.jax("ending"), task, config.model.termination),
+        )
 
-    @abstractmethod
-    def train(
-        self,
-        state: S,
-        inputs: np.ndarray,
-        targets: np.ndarray,
-        validation: np.ndarray,
-        keys: Keys,
-    ) -> tuple[S, Metrics]:
-        """Train the members on normalised rows, some of which each holds out."""
+    def fresh_tail(self, seed: int) -> Tail | None:
+        """An untrained U_psi, for an algorithm that has one."""
+        return None
 
     @abstractmethod
     def improve(
-        self, state: S, episodes: Sequence[Episode], keys: Keys
-    ) -> tuple[S, Metrics]:
+        self, state: SoftState, episodes: Sequence[Episode], keys: Keys
+    ) -> tuple[SoftState, Metrics]:
         """As many updates as the steps ask for that were not learned from yet."""
 
-    def explorer(self, state: S) -> Policy:
+    def explorer(self, state: SoftState) -> Policy:
         """What collects: the actor with its noise."""
         return self._act_with(state.actor, state)
 
-    def policy(self, state: S) -> Policy:
+    def policy(self, state: SoftState) -> Policy:
         """What has been learned, to act with."""
         return self._act_with(state.policy, state)
 
-    def _act_with(self, actor: SquashedPolicy, state: S) -> Policy:
+    def _act_with(self, actor: SquashedPolicy, state: SoftState) -> Policy:
         normaliser = self.normaliser(state)
 
         def act_with(
@@ -211,7 +208,7 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
 
         return act_with
 
-    def networks(self, state: S) -> Networks:
+    def networks(self, state: SoftState) -> Networks:
         """What updates change."""
         return Networks(
             state.actor,
@@ -223,16 +220,18 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
             state.tail,
         )
 
-    def optimisers(self, state: S) -> Optimisers:
+    def optimisers(self, state: SoftState) -> Optimisers:
         """Adam's moments at the start of an iteration: kept, or new ones."""
         settings = self.config.actor_critic
         if settings.keep_moments:
             return state.memory
         return fresh_optimisers(self.networks(state), settings.learning_rate)
 
-    def with_networks(self, state: S, networks: Networks, memory: Optimisers) -> S:
+    def with_networks(
+        self, state: SoftState, networks: Networks, memory: Optimisers
+    ) -> SoftState:
         """The state after updates."""
-        learned: S = eqx.tree_at(
+        learned: SoftState = eqx.tree_at(
             lambda s: (
                 s.actor,
                 s.policy,
@@ -258,15 +257,15 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
         )
         return learned
 
-    def world(self, state: S) -> Imagination:
+    def imagination(self, state: SoftState) -> Imagination:
         """Where rollouts happen."""
         return Imagination(self.dynamics(state), self.task.action_box)
 
-    def normaliser(self, state: S) -> Normaliser:
+    def normaliser(self, state: SoftState) -> Normaliser:
         """The units in which networks see states."""
         return Normaliser.of(state.experience.observation)
 
-    def dynamics(self, state: S) -> Dynamics:
+    def dynamics(self, state: SoftState) -> Dynamics:
         """The learned dynamics as the state has it."""
         return dynamics_of(
             state.members,
@@ -277,8 +276,8 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
         )
 
     def iterate(
-        self, state: S, episodes: EpisodeStore, stage: StageTimer
-    ) -> tuple[S, Metrics]:
+        self, state: SoftState, episodes: EpisodeStore, stage: StageTimer
+    ) -> tuple[SoftState, Metrics]:
         """Collect, fit, improve, evaluate."""
         keys = keys_of(state)
         with stage("collect"):
@@ -289,7 +288,7 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
             evaluated = self.evaluate(state, keys, stage)
         return state, {**evaluated, **learned}
 
-    def collect(self, state: S, keys: Keys) -> list[Episode]:
+    def collect(self, state: SoftState, keys: Keys) -> list[Episode]:
         """Real trajectories: random at first, then the policy's with its noise."""
         config, task = self.config, self.task
         # What was learned from logged episodes is better than chance.
@@ -314,11 +313,11 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
 
     def update(
         self,
-        state: S,
+        state: SoftState,
         episodes: EpisodeStore,
         collected: list[Episode],
         stage: StageTimer,
-    ) -> tuple[S, Metrics]:
+    ) -> tuple[SoftState, Metrics]:
         """Learn from newly collected episodes, which are among `episodes` already."""
         config, keys = self.config, keys_of(state)
         steps = sum(map(len, collected))
@@ -342,8 +341,8 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
         return after_iteration(state), metrics
 
     def offline(
-        self, state: S, episodes: EpisodeStore, stage: StageTimer
-    ) -> tuple[S, Metrics]:
+        self, state: SoftState, episodes: EpisodeStore, stage: StageTimer
+    ) -> tuple[SoftState, Metrics]:
         """An iteration that learns from stored episodes alone.
 
         The members are fitted once, for they do not change. There are as many updates
@@ -385,9 +384,12 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
         }
 
     def fit(
-        self, state: S, episodes: Sequence[Episode], keys: Keys
-    ) -> tuple[S, Metrics]:
-        """Train the members, and learned termination, on all real data."""
+        self, state: SoftState, episodes: Sequence[Episode], keys: Keys
+    ) -> tuple[SoftState, Metrics]:
+        """Train the members, and learned termination, on all real data.
+
+        Members are trained for a number of steps that follows the new rows.
+        """
         model = self.config.model
         dataset = build_dataset(
             episodes, model.members, model.validation_fraction, int(state.seed), 0
@@ -395,14 +397,37 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
         inputs, targets = regression(
             dataset, state.experience, model.reward == "learned"
         )
-        state, fitted = self.train(state, inputs, targets, dataset.validation, keys)
-        ending, found = fit_termination(state.ending, episodes, state.experience, keys)
-        learned: S = eqx.tree_at(
-            lambda s: s.ending, state, ending, is_leaf=lambda leaf: leaf is None
+        members, fitted = fit_homoscedastic(
+            state.members,
+            inputs,
+            targets,
+            dataset.validation,
+            int(state.real_steps - state.learned_steps),
+            model,
+            self.config.rows(self.task.horizon),
+            keys.numpy("fit"),
+            self.workers,
+        )
+        termination, found = fit_termination(
+            state.ending, episodes, state.experience, keys
+        )
+        learned: SoftState = eqx.tree_at(
+            lambda s: (s.members, s.ending),
+            state,
+            (members, termination),
+            is_leaf=lambda leaf: leaf is None,
         )
         return learned, {**fitted, **found}
 
-    def evaluate(self, state: S, keys: Keys, stage: StageTimer) -> Metrics:
+    def stored(self, rows: np.ndarray) -> Array:
+        """Rows of real data, padded to a size that changes as rarely as can be."""
+        capacity = self.config.rows(self.task.horizon)
+        while capacity < len(rows):
+            capacity *= 2
+        padding = [(0, capacity - len(rows))] + [(0, 0)] * (rows.ndim - 1)
+        return jnp.asarray(np.pad(rows, padding), jnp.float32)
+
+    def evaluate(self, state: SoftState, keys: Keys, stage: StageTimer) -> Metrics:
         """Returns of real episodes, and how well Q and the model predict them."""
         number = stage.evaluation_episodes(self.config.evaluation_episodes)
         evaluated, real = evaluate(self.task, self.policy(state), number, keys)
@@ -421,9 +446,9 @@ class SoftLearner(TaskLearner[C], ABC, Generic[C, S]):
         return {**evaluated, **error, "q_bias": bias}
 
 
-def _with_steps(state: S, real: int, learned: int) -> S:
+def _with_steps(state: SoftState, real: int, learned: int) -> SoftState:
     """The state with so many real steps, and learned from so many of them."""
-    counted: S = eqx.tree_at(
+    counted: SoftState = eqx.tree_at(
         lambda s: (s.real_steps, s.learned_steps),
         state,
         (np.asarray(real), np.asarray(learned)),

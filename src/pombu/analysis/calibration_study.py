@@ -34,8 +34,8 @@ from pombu.errors import UsageError
 from pombu.nn import GaussianPolicy, Value, episode_horizon, predict_value
 from pombu.parallel import jit
 from pombu.rng import Keys
-from pombu.rollout.held_out import real_steps
 from pombu.rollout.imagine import ImaginationRules
+from pombu.rollout.q_value import real_steps
 from pombu.rollout.real import act_alone
 from pombu.rollout.returns import scaled_reward
 from pombu.training import checkpoint
@@ -135,7 +135,7 @@ def study(
                 "ensemble do."
             )
         for wanted, path in stages_of(run, after):
-            for row in judge(run, algorithm, path, episodes):
+            for row in _judge(run, algorithm, path, episodes):
                 yield row._replace(stage=wanted)
 
 
@@ -172,7 +172,7 @@ def stages_of(run: Run, after: Sequence[int]) -> list[tuple[int, Path]]:
     return found
 
 
-def judge(run: Run, learner: Learner, path: Path, episodes: int) -> list[Row]:
+def _judge(run: Run, learner: Learner, path: Path, episodes: int) -> list[Row]:
     """All rows of one checkpoint."""
     template = learner.init(run.spec.seed)
     state = checkpoint.load(path, template, identity(learner, run)).state

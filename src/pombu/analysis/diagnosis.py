@@ -25,8 +25,8 @@ from pombu.errors import RunError, UsageError
 from pombu.nn import GaussianPolicy
 from pombu.parallel import jit
 from pombu.rng import Keys
-from pombu.rollout.held_out import real_steps
 from pombu.rollout.imagine import ImaginationRules, imagine
+from pombu.rollout.q_value import real_steps
 from pombu.rollout.real import act_alone
 from pombu.uncertainty.calibration import coverage_curve
 from pombu.uncertainty.n_step import STEPS, RealSteps, windows
@@ -204,7 +204,7 @@ def measure(
         learner.config.model.termination == "known",
         isinstance(learner, Learner),
         # Errors of V are those of the policy's own returns.
-        reliability_of(learner, state, real) if logged is None else None,
+        _reliability_of(learner, state, real) if logged is None else None,
     )
 
 
@@ -348,7 +348,7 @@ def _follow(
     return rewards, ends, sound
 
 
-def reliability_of(
+def _reliability_of(
     learner: Any, state: Any, episodes: Sequence[Episode]
 ) -> Reliability | None:
     """Coverage of n-step errors by the run's sigma, on episodes it has not seen.

@@ -77,7 +77,7 @@ class Row(NamedTuple):
     """Of processor time, without compilation."""
 
 
-def usual_variants(base: ModelConfig) -> list[Variant]:
+def _usual_variants(base: ModelConfig) -> list[Variant]:
     """Both activations with both normalisations."""
     pairs = [(a, n) for n in ("weight", "layer") for a in ("relu", "silu")]
     return [
@@ -121,7 +121,7 @@ def _read(value: str, sizes: bool) -> object:
     return value
 
 
-def iterations_of(run: Run) -> list[list[Episode]]:
+def _iterations_of(run: Run) -> list[list[Episode]]:
     """The run's real episodes, by the checkpoint that first stored them."""
     manifest = checkpoint.newest(run.path)
     if manifest is None:
@@ -190,8 +190,8 @@ def study(
             patience=10**9,
             steps_per_new_row=None,
         )
-        chosen = [variant_of(one, base) for one in variants] or usual_variants(base)
-        parts = split(iterations_of(run), share)
+        chosen = [variant_of(one, base) for one in variants] or _usual_variants(base)
+        parts = split(_iterations_of(run), share)
         for variant in chosen:
             for seed in seeds:
                 found = measure(algorithm.task, parts, variant, seed, workers)

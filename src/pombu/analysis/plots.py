@@ -118,7 +118,7 @@ def _draw_group(
 ) -> None:
     for curve in group:
         axis.plot(
-            *measured_returns(curve),
+            *_measured_returns(curve),
             color=colour,
             linestyle=line,
             linewidth=0.9,
@@ -126,12 +126,12 @@ def _draw_group(
             label=None if len(group) > 1 else f"{label}, seed {curve.run.spec.seed}",
         )
     if len(group) > 1:
-        steps, mean = mean_of(group)
+        steps, mean = _mean_of(group)
         name = f"{label}, mean of {len(group)} seeds"
         axis.plot(steps, mean, color=colour, linestyle=line, label=name)
 
 
-def measured_returns(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
+def _measured_returns(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     """Real steps and returns of the iterations that were evaluated."""
     returns = curve.column("return_real")
     measured = ~np.isnan(returns)
@@ -149,9 +149,9 @@ def random_return(curves: Sequence[Curve]) -> float | None:
     return float(np.mean(measured)) if measured and len(tasks) == 1 else None
 
 
-def mean_of(group: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
+def _mean_of(group: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     """Mean over seeds on common real steps, as far as every seed has come."""
-    aligned = align([measured_returns(curve) for curve in group])
+    aligned = align([_measured_returns(curve) for curve in group])
     if aligned is None:
         return np.zeros(0), np.zeros(0)
     return aligned.steps, aligned.values.mean(0)

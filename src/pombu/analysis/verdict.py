@@ -106,7 +106,7 @@ def find_limit(measured: Measurements, rows: Sequence[Row]) -> Verdict:
         *_ends(measured),
         *_reward(measured, gap),
         *_noise(measured),
-        *_promise(measured, gap, reward_total(measured)[0]),
+        *_promise(measured, gap, _reward_total(measured)[0]),
         *_uncertainty(measured, rows, gap),
     ]
     notes = [_errors(measured), *_returns_note(gap, measured), *_ends_note(measured)]
@@ -185,7 +185,7 @@ def rank_correlation(one: np.ndarray, two: np.ndarray) -> float:
     return 0.0 if np.isnan(found) else found
 
 
-def relative_disagreement(measured: Measurements) -> float:
+def _relative_disagreement(measured: Measurements) -> float:
     """Disagreement by error, divided by what members drawn like the truth have.
 
     Their variance is (K - 1) / K of the posterior's, and the squared error of their
@@ -239,7 +239,7 @@ def _ends(measured: Measurements) -> list[Finding]:
     return []
 
 
-def reward_total(measured: Measurements) -> tuple[float, float]:
+def _reward_total(measured: Measurements) -> tuple[float, float]:
     """How far rewards of a real episode are off in all, with its standard error."""
     sums = np.bincount(measured.episode, measured.reward_error)
     return float(sums.mean()), float(sums.std() / np.sqrt(max(len(sums) - 1, 1)))
@@ -247,7 +247,7 @@ def reward_total(measured: Measurements) -> tuple[float, float]:
 
 def _reward(measured: Measurements, gap: Gap) -> list[Finding]:
     """Is the reward off along real steps, by more than chance and enough to matter?"""
-    total, error = reward_total(measured)
+    total, error = _reward_total(measured)
     if not abs(total) > max(CERTAIN * error, NOTABLE * gap.size):
         return []
     steps = len(measured.reward_error) / len(measured.real_returns)
@@ -328,7 +328,7 @@ def _uncertainty(
     """Do the members disagree as much as they err, and does it matter?"""
     if measured.members < FEW:
         return []
-    relative = relative_disagreement(measured)
+    relative = _relative_disagreement(measured)
     misled = gap.mean > 0 and gap.matters
     if relative < FAR_TOO_LOW or (relative < TOO_LOW and misled):
         sentence = (

@@ -59,8 +59,8 @@ def measure_trust_region(
         sizes: the preset to take them from.
     """
     task = load(TASK)
-    ensemble = metrpo_learner(task, sizes)
-    alternating = slbo_learner(task, sizes)
+    ensemble = _metrpo_learner(task, sizes)
+    alternating = _slbo_learner(task, sizes)
     work: dict[str, Work] = {
         "trpo": trpo_step(ensemble),
         "metrpo": metrpo_update(ensemble),
@@ -83,14 +83,14 @@ def measure_trust_region(
     }
 
 
-def metrpo_learner(task: Task, sizes: str) -> metrpo.Learner:
+def _metrpo_learner(task: Task, sizes: str) -> metrpo.Learner:
     """ME-TRPO that improves once."""
     config = preset("metrpo", sizes, TASK)
     imagination = replace(config.imagination, trajectories=TRAJECTORIES)
     return metrpo.Learner(task, replace(config, updates=1, imagination=imagination))
 
 
-def slbo_learner(task: Task, sizes: str) -> slbo.Learner:
+def _slbo_learner(task: Task, sizes: str) -> slbo.Learner:
     """SLBO that goes one short round."""
     config = preset("slbo", sizes, TASK)
     updates = config.model_updates * POLICY_UPDATES // config.policy_updates
@@ -102,7 +102,7 @@ def slbo_learner(task: Task, sizes: str) -> slbo.Learner:
 
 def trpo_step(learner: metrpo.Learner) -> Work:
     """One trust region step on a given batch."""
-    state, episodes, keys = prepared(
+    state, episodes, keys = _prepared(
         learner, learner.config.returns.gamma, learner.config.returns.reward_clip
     )
     dynamics = learner.dynamics(tamed(state))
@@ -116,7 +116,7 @@ def trpo_step(learner: metrpo.Learner) -> Work:
 
 def metrpo_update(learner: metrpo.Learner) -> Work:
     """One whole update of ME-TRPO."""
-    state, episodes, keys = prepared(
+    state, episodes, keys = _prepared(
         learner, learner.config.returns.gamma, learner.config.returns.reward_clip
     )
     return lambda: learner.improve(state, episodes, keys, StageTimer())[0]
@@ -124,7 +124,7 @@ def metrpo_update(learner: metrpo.Learner) -> Work:
 
 def slbo_round(learner: slbo.Learner) -> Work:
     """One round of SLBO: the model's updates, then the policy's."""
-    state, episodes, keys = prepared(
+    state, episodes, keys = _prepared(
         learner, learner.config.returns.gamma, learner.config.returns.reward_clip
     )
     return lambda: learner.alternate(state, episodes, keys, StageTimer())[0]
@@ -153,9 +153,9 @@ def measure_planners(
     }
     amount = {"pets": planner.config.trajectories, "steve": UPDATES, "mbmpo": 1}
     operations = {
-        "pets": action_operations(planner),
-        "steve": update_operations(expander),
-        "mbmpo": meta_step_operations(adapter),
+        "pets": _action_operations(planner),
+        "steve": _update_operations(expander),
+        "mbmpo": _meta_step_operations(adapter),
     }
     times = take_turns(work, repeats, budget)
     return {
@@ -173,7 +173,7 @@ def actions(learner: pets.Learner) -> Work:
 
     Every search has a plan to go on from, as all but an episode's first have.
     """
-    state, episodes, _ = prepared(learner, learner.config.gamma)
+    state, episodes, _ = _prepared(learner, learner.config.gamma)
     controller = learner.policy(state)
     observations = np.stack([e.observations[0] for e in episodes])
     observations = observations[: learner.config.trajectories]
@@ -190,7 +190,7 @@ def updates(learner: steve.Learner) -> Work:
 
 def meta_step(learner: mbmpo.Learner) -> Work:
     """Rollouts before and after adaptation, and the outer step."""
-    state, episodes, keys = prepared(learner, learner.config.returns.gamma)
+    state, episodes, keys = _prepared(learner, learner.config.returns.gamma)
     stage, tasks = StageTimer(), learner.tasks(tamed(state))
     return lambda: learner.meta_step(
         state.policy, state.value, 0, tasks, episodes, keys, stage
@@ -201,7 +201,7 @@ def _sizes(task: Task) -> tuple[int, int]:
     return task.observation_dim, task.action_dim
 
 
-def action_operations(learner: pets.Learner) -> int:
+def _action_operations(learner: pets.Learner) -> int:
     """One search: every member or particle predicts every step of every candidate."""
     obs, act = _sizes(learner.task)
     config, planner = learner.config, learner.config.planner
@@ -212,7 +212,7 @@ def action_operations(learner: pets.Learner) -> int:
     return steps * moved * forward(member)
 
 
-def update_operations(learner: steve.Learner) -> int:
+def _update_operations(learner: steve.Learner) -> int:
     """Expanded targets, and gradient steps of all five groups of networks."""
     obs, act = _sizes(learner.task)
     config, nets = learner.config, learner.config.actor_critic
@@ -231,7 +231,7 @@ def update_operations(learner: steve.Learner) -> int:
     return config.batch_size * (expanded + learned + improved)
 
 
-def meta_step_operations(learner: mbmpo.Learner) -> int:
+def _meta_step_operations(learner: mbmpo.Learner) -> int:
     """Two rollouts of every task, and the derivatives of the outer step.
 
     An evaluation of the outer objective takes a gradient step and a prediction per
@@ -248,7 +248,7 @@ def meta_step_operations(learner: mbmpo.Learner) -> int:
     return samples * (imagined + (3 * derivatives + 1) * evaluation)
 
 
-def prepared(
+def _prepared(
     learner: Any, gamma: float, reward_clip: float | None = None
 ) -> tuple[Any, EpisodeStore, Keys]:
     """An untrained state with the experience of random episodes."""

@@ -13,9 +13,10 @@ import equinox as eqx
 import jax
 
 from pombu.algorithms.dhmbpo.config import DHMBPOConfig
-from pombu.algorithms.dhmbpo.learner import Learner, State
+from pombu.algorithms.dhmbpo.learner import Learner
 from pombu.algorithms.dhmbpo.training import distribution_rollout, improve
 from pombu.algorithms.presets import preset
+from pombu.algorithms.soft_learner import SoftState
 from pombu.bench.workload import (
     SEED,
     TASK,
@@ -86,12 +87,12 @@ def measure_pathwise(
     }
 
 
-def with_experience(learner: Learner, episodes: list[Episode]) -> State:
+def with_experience(learner: Learner, episodes: list[Episode]) -> SoftState:
     """An untrained state that has seen the episodes."""
     state = learner.init(SEED)
     experience = learn_from(state.experience, episodes, learner.config.gamma)
     # Untrained members must predict small changes, so that no rollout runs away.
-    known: State = eqx.tree_at(
+    known: SoftState = eqx.tree_at(
         lambda s: (s.experience, s.members.layers.weights[-1], s.members.log_std),
         state,
         (
@@ -103,10 +104,14 @@ def with_experience(learner: Learner, episodes: list[Episode]) -> State:
     return known
 
 
-def updates(learner: Learner, state: State, episodes: list[Episode]) -> Work:
+def updates(learner: Learner, state: SoftState, episodes: list[Episode]) -> Work:
     """Blocks of updates, each with its distribution rollout."""
     real, filled = learner.real_states(episodes)
-    given = (learner.networks(state), learner.optimisers(state), learner.world(state))
+    given = (
+        learner.networks(state),
+        learner.optimisers(state),
+        learner.imagination(state),
+    )
     key = jax.random.key(SEED)
     return lambda: improve(
         *given,
@@ -121,11 +126,13 @@ def updates(learner: Learner, state: State, episodes: list[Episode]) -> Work:
     )
 
 
-def rollout(learner: Learner, state: State, episodes: list[Episode]) -> Work:
+def rollout(learner: Learner, state: SoftState, episodes: list[Episode]) -> Work:
     """One distribution rollout."""
     real, filled = learner.real_states(episodes)
-    world, key = learner.world(state), jax.random.key(SEED)
-    return lambda: _roll_out(state.actor, world, real, filled, key, learner.config)
+    imagination, key = learner.imagination(state), jax.random.key(SEED)
+    return lambda: _roll_out(
+        state.actor, imagination, real, filled, key, learner.config
+    )
 
 
 def fit_steps(config: DHMBPOConfig) -> int:
@@ -133,7 +140,7 @@ def fit_steps(config: DHMBPOConfig) -> int:
     return int(config.model.steps_per_new_row * FIT_ROWS)
 
 
-def fit(learner: Learner, state: State, episodes: list[Episode]) -> Work:
+def fit(learner: Learner, state: SoftState, episodes: list[Episode]) -> Work:
     """A fit for so many new rows."""
     steps = fit_steps(learner.config)
     model = replace(learner.config.model, min_steps=steps, max_steps=steps)

@@ -13,14 +13,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from pombu.algorithms.dhmbpo.config import DHMBPOConfig
-from pombu.algorithms.dhmbpo.learner import Learner, State
+from pombu.algorithms.dhmbpo.learner import Learner
 from pombu.algorithms.soft_actor_critic import Imagination, Networks
+from pombu.algorithms.soft_learner import SoftState
 from pombu.bench import pathwise
 from pombu.bench.pytorch import tensor
 from pombu.bench.pytorch_workload import with_best_threads
 from pombu.bench.workload import Work
 from pombu.dynamics.ensemble import NORM_EPS, Layers
-from pombu.dynamics.homoscedastic import HomoscedasticMembers
+from pombu.dynamics.gaussian import HomoscedasticMembers
 from pombu.nn import LEAST_STD, SquashedPolicy
 
 _LOG_2PI = math.log(2.0 * math.pi)
@@ -239,11 +240,14 @@ class PathwiseUpdate:
         self.adams[number].step()
 
 
-def piece(learner: Learner, state: State) -> Work:
+def piece(learner: Learner, state: SoftState) -> Work:
     """As many updates as the engine's timed piece has."""
     config, task = learner.config, learner.task
     reference = PathwiseUpdate(
-        learner.networks(state), learner.world(state), learner.target_entropy, config
+        learner.networks(state),
+        learner.imagination(state),
+        learner.target_entropy,
+        config,
     )
     batch, steps = config.batch_size, config.training_steps
     members, critics = config.model.members, config.actor_critic.critics

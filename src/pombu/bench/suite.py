@@ -79,7 +79,7 @@ class Loop:
     """Per unit, in matrix products."""
 
 
-def loops(work: Workload) -> list[Loop]:
+def _loops(work: Workload) -> list[Loop]:
     """Imagination, fit, and the update of policy and value."""
     config, task = work.config, work.learner.task
     count = operations(task, config)
@@ -120,7 +120,7 @@ def compare(
     if references is None:
         say(WITHOUT_PYTORCH)
     figures: Figures = {}
-    for loop in loops(work):
+    for loop in _loops(work):
         say(loop.name)
         pieces = {"ours": loop.work}
         if references is not None:
@@ -165,10 +165,10 @@ def _in_bfloat16(work: Workload) -> Workload:
     return replace(work, learner=other)
 
 
-def uncertainty_cost(work: Workload, repeats: int, budget: float) -> Figures:
+def _uncertainty_cost(work: Workload, repeats: int, budget: float) -> Figures:
     """A whole update of POMBU beside one of MEPPO, which knows no uncertainty."""
     times = take_turns(
-        {"pombu": work.update, "meppo": lambda: update_without_uncertainty(work)},
+        {"pombu": work.update, "meppo": lambda: _update_without_uncertainty(work)},
         repeats,
         budget,
     )
@@ -183,7 +183,7 @@ def uncertainty_cost(work: Workload, repeats: int, budget: float) -> Figures:
     }
 
 
-def update_without_uncertainty(work: Workload) -> object:
+def _update_without_uncertainty(work: Workload) -> object:
     """MEPPO's whole update: imagine, estimate, improve.
 
     All K members predict at every step here too, because MEPPO's mean reward and its
@@ -338,13 +338,13 @@ def run(effort: Effort, say: Callable[[str], None]) -> Figures:
         iteration = iteration_seconds(effort.whole_iterations)
     memory = peak_memory()
     say("collection of real steps")
-    collected = collection_speed(effort.collections)
+    collected = _collection_speed(effort.collections)
     say("the machine's limit")
     work = paper_workload(STORED, effort.fit_steps)
     limits = _limits(work)
     compared = compare(work, limits, effort.repeats, effort.budget, say)
     say("the cost of uncertainty")
-    uncertain = uncertainty_cost(work, effort.repeats, effort.budget)
+    uncertain = _uncertainty_cost(work, effort.repeats, effort.budget)
     say("the baselines")
     return {
         "limit": limits,
@@ -377,8 +377,8 @@ def run(effort: Effort, say: Callable[[str], None]) -> Figures:
 def _limits(work: Workload) -> dict[str, float]:
     workers = work.learner.workers
     return {
-        "f32_gflops": peak_gflops(jnp.float32, MATRICES, workers, 9),
-        "bf16_gflops": peak_gflops(jnp.bfloat16, MATRICES[:1], workers, 3),
+        "f32_gflops": _peak_gflops(jnp.float32, MATRICES, workers, 9),
+        "bf16_gflops": _peak_gflops(jnp.bfloat16, MATRICES[:1], workers, 3),
     }
 
 
@@ -420,7 +420,7 @@ def _iteration(learner: Learner, episodes: list[Episode], whole: bool) -> Work:
     return iterate
 
 
-def steps_per_second(task: Task, batched: bool, repeats: int) -> float:
+def _steps_per_second(task: Task, batched: bool, repeats: int) -> float:
     """Real steps per second under a policy that costs nothing (the best of a few)."""
     rng = np.random.default_rng(0)
     actions = rng.uniform(-1, 1, (task.horizon, EPISODES, task.action_dim))
@@ -433,13 +433,13 @@ def steps_per_second(task: Task, batched: bool, repeats: int) -> float:
     return EPISODES * task.horizon / min(seconds)
 
 
-def collection_speed(repeats: int) -> dict[str, dict[str, float]]:
+def _collection_speed(repeats: int) -> dict[str, dict[str, float]]:
     """Steps per second of each task, one by one and in batches, and their ratio."""
     results = {}
     for name in COLLECTED:
         task = load(name)
-        single = steps_per_second(task, batched=False, repeats=repeats)
-        batched = steps_per_second(task, batched=True, repeats=repeats)
+        single = _steps_per_second(task, batched=False, repeats=repeats)
+        batched = _steps_per_second(task, batched=True, repeats=repeats)
         results[name] = {
             "single_steps_per_s": single,
             "batched_steps_per_s": batched,
@@ -448,7 +448,7 @@ def collection_speed(repeats: int) -> dict[str, dict[str, float]]:
     return results
 
 
-def peak_gflops(
+def _peak_gflops(
     dtype: DTypeLike, sizes: Sequence[int], workers: Workers, repeats: int
 ) -> float:
     """The most operations per nanosecond that any way of multiplying reached.

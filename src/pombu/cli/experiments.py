@@ -61,7 +61,7 @@ class Study:
         from pombu.studies.study_file import read_study
 
         study = read_study(self.file, self.trust).part(self.part)
-        folder = self.out or study_folder(self.file, study.out)
+        folder = self.out or _study_folder(self.file, study.out)
         planned = plan(study.jobs(), folder)
         folders = filter(Path.is_dir, map(Path, study.skip))
         held = find_held(planned, find_settled(folders))
@@ -75,7 +75,7 @@ class Study:
             view.close()
         if self.json:
             skipped = {path.name: str(where) for path, (where, _) in held.items()}
-            print(json.dumps({**as_json(folder, outcome.runs), "skipped": skipped}))
+            print(json.dumps({**_as_json(folder, outcome.runs), "skipped": skipped}))
         elif held and not planned:
             print("Done: every run is held elsewhere already.")
         else:
@@ -112,11 +112,11 @@ class Status:
 
         folder = self.out or self.study
         if self.out is None and not folder.is_dir():
-            folder = study_folder(self.study, read_out(self.study))
+            folder = _study_folder(self.study, read_out(self.study))
         runs, slots = status(folder)
         console = Console()
         if self.json:
-            print(json.dumps(as_json(folder, runs)))
+            print(json.dumps(_as_json(folder, runs)))
         elif console.is_terminal:
             console.print(table(runs, slots, console.width))
             for run in runs:
@@ -178,7 +178,7 @@ class Tune:
             if value is not None and not value > 0:
                 raise UsageError(f"--{name} is {value}: it must be above 0.")
         tuning = read_tuning(self.file, self.trust)
-        folder = self.out or study_folder(self.file, tuning.out)
+        folder = self.out or _study_folder(self.file, tuning.out)
         limits = Limits(self.trials or tuning.trials, self.minutes or tuning.minutes)
         view = watcher(Console(stderr=self.json))
         try:
@@ -192,13 +192,13 @@ class Tune:
             content = {"trials": found.trials, "unfinished": found.unfinished}
             print(json.dumps({"folder": str(folder), **content, "best": best}))
         else:
-            print(tuned(folder, found, tuning.objective))
+            print(_tuned(folder, found, tuning.objective))
         if found.signal is not None:
             return 128 + found.signal
         return 0 if best else 1
 
 
-def tuned(folder: Path, found: "Found", objective: str) -> str:
+def _tuned(folder: Path, found: "Found", objective: str) -> str:
     """What a search has come to, and what to do next."""
     lines = []
     if found.unfinished:
@@ -220,12 +220,12 @@ def tuned(folder: Path, found: "Found", objective: str) -> str:
     return "\n".join(lines)
 
 
-def study_folder(file: Path, out: str | None) -> Path:
+def _study_folder(file: Path, out: str | None) -> Path:
     """Where the runs of a study file are."""
     return Path(out) if out else Path("runs") / file.stem
 
 
-def as_json(folder: Path, runs: Sequence[RunProgress]) -> dict[str, Any]:
+def _as_json(folder: Path, runs: Sequence[RunProgress]) -> dict[str, Any]:
     """A study for programs."""
     return {"folder": str(folder), "runs": [dataclasses.asdict(run) for run in runs]}
 

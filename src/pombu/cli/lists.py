@@ -42,13 +42,13 @@ class Envs:
     def run(self) -> int:
         """Print the list."""
         if self.json:
-            print(tasks_json())
+            print(_tasks_json())
         else:
-            print_tasks()
+            _print_tasks()
         return 0
 
 
-def tasks_json() -> str:
+def _tasks_json() -> str:
     """The catalogue as JSON."""
     tasks = [
         {
@@ -64,7 +64,7 @@ def tasks_json() -> str:
     return json.dumps(tasks, indent=2)
 
 
-def print_tasks() -> None:
+def _print_tasks() -> None:
     """The catalogue for people."""
     from rich.console import Console
     from rich.table import Table
@@ -121,11 +121,11 @@ class Presets:
         if self.json:
             print(json.dumps(columns))
         else:
-            show_presets(self.algo, env, columns)
+            _show_presets(self.algo, env, columns)
         return 0
 
 
-def show_presets(algorithm: str, env: str, columns: dict[str, dict[str, Any]]) -> None:
+def _show_presets(algorithm: str, env: str, columns: dict[str, dict[str, Any]]) -> None:
     """Print one row per field and one column per preset."""
     from rich.console import Console
     from rich.table import Table
@@ -140,7 +140,7 @@ def show_presets(algorithm: str, env: str, columns: dict[str, dict[str, Any]]) -
     for field in next(iter(flat.values())):
         if field == "env.id":
             continue
-        table.add_row(field, *(spell(values.get(field)) for values in flat.values()))
+        table.add_row(field, *(_spell(values.get(field)) for values in flat.values()))
     console = Console()
     console.print(table)
     tasks = ", ".join(entry.name for entry in CATALOGUE)
@@ -149,7 +149,7 @@ def show_presets(algorithm: str, env: str, columns: dict[str, dict[str, Any]]) -
     )
 
 
-def spell(value: Any) -> str:
+def _spell(value: Any) -> str:
     """A value as one would type it."""
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
@@ -200,11 +200,11 @@ class CheckEnv:
             verdict = {"passed": report.passed, **dataclasses.asdict(report)}
             print(json.dumps(verdict, indent=2))
         else:
-            print_report(report)
+            _print_report(report)
         return 0 if report.passed else 1
 
 
-def print_report(report: Report) -> None:
+def _print_report(report: Report) -> None:
     """The findings for people."""
     from rich.console import Console
     from rich.table import Table

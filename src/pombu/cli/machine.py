@@ -99,7 +99,7 @@ def examine() -> list[Finding]:
     ]
 
 
-def version(package: str) -> str | None:
+def _version(package: str) -> str | None:
     """A package's installed version."""
     try:
         return importlib.metadata.version(package)
@@ -109,21 +109,21 @@ def version(package: str) -> str | None:
 
 def package(name: str) -> Finding:
     """A package without which pombu does not run."""
-    found = version(name)
+    found = _version(name)
     remedy = "" if found else f"pip install {name}"
     return Finding(name, found or "missing", remedy, required=True)
 
 
 def extra(name: str, packages: tuple[str, ...]) -> Finding:
     """An optional group of packages."""
-    missing = [package for package in packages if version(package) is None]
+    missing = [package for package in packages if _version(package) is None]
     if missing:
         return Finding(
             f"extra: {name}",
             f"missing {', '.join(missing)}",
             f"pip install 'pombu[{name}]'",
         )
-    versions = ", ".join(f"{package} {version(package)}" for package in packages)
+    versions = ", ".join(f"{package} {_version(package)}" for package in packages)
     return Finding(f"extra: {name}", versions)
 
 
@@ -223,20 +223,20 @@ class Bench:
 
         # A program compiled by an earlier run would hide the time that it takes.
         jax.config.update("jax_enable_compilation_cache", False)
-        figures = suite.run(suite.QUICK if self.quick else suite.FULL, say)
+        figures = suite.run(suite.QUICK if self.quick else suite.FULL, _say)
         if self.json:
             print(json.dumps(figures))
         else:
-            show_figures(figures)
+            _show_figures(figures)
         return 0
 
 
-def say(what: str) -> None:
+def _say(what: str) -> None:
     """Tell on stderr what is going on; stdout belongs to the figures."""
     print(f"measuring: {what}", file=sys.stderr, flush=True)
 
 
-def show_figures(figures: dict[str, Any]) -> None:
+def _show_figures(figures: dict[str, Any]) -> None:
     """Print the figures for people."""
     from rich.console import Console
     from rich.table import Table

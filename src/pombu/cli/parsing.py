@@ -70,7 +70,7 @@ def parse(
     start: Any = tyro.MISSING_NONPROP if default is None else default
     box = io.StringIO()
     try:
-        with contextlib.redirect_stderr(box), lines_joined():
+        with contextlib.redirect_stderr(box), _lines_joined():
             return tyro.cli(
                 command,
                 prog=f"pombu {name}",
@@ -87,7 +87,7 @@ def parse(
 
 
 @contextlib.contextmanager
-def lines_joined() -> Iterator[None]:
+def _lines_joined() -> Iterator[None]:
     """Have the help of a flag wrap at the terminal's width alone.
 
     tyro joins the lines of a docstring before it takes their indentation away, and so
@@ -121,12 +121,12 @@ def sentence(box: str) -> str:
         elif not row.startswith(("╭", "╰")):
             parts[-1] += f" {row}"
     said = " ".join(parts[0 if framed else 1].split()).rstrip(".")
-    said = plainly(said[:1].lower() + said[1:])
+    said = _plainly(said[:1].lower() + said[1:])
     near = re.search(r"Perhaps you meant:.*?(--[\w.-]+)", "".join(parts))
     return f"{said}; did you mean {near[1]}?" if near else f"{said}."
 
 
-def plainly(said: str) -> str:
+def _plainly(said: str) -> str:
     """What tyro says of a value that cannot be read, without words of Python's."""
     wrong = (
         (r"invalid literal for int\(\).*: ('.*')", "INT"),

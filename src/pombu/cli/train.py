@@ -125,11 +125,11 @@ class Train(Generic[C]):
         out = self.out or self._folder(config.env)
         require_free(out)
         self._offline_iterations(config)
-        console = announce(f"Preparing {self.algo} on {config.env.id}.", self.json)
+        console = _announce(f"Preparing {self.algo} on {config.env.id}.", self.json)
         task = load(config.env)
         algorithm = registry.make(self.algo, task, config)
         spec = self.spec(task, config)
-        callbacks = callbacks_of(console, spec, self.target_return, self.max_minutes)
+        callbacks = _callbacks_of(console, spec, self.target_return, self.max_minutes)
         logged = None
         if self.data is not None:
             known = checkpoint.shard_checksums(self.data)
@@ -150,7 +150,7 @@ class Train(Generic[C]):
             begin = registry.begin_from(algorithm, spec.seed, logged)
         run = create(out, spec)
         result = learn(algorithm, spec.seed, spec.total_steps, callbacks, run, begin)
-        return print_result(run, result, self.json)
+        return _print_result(run, result, self.json)
 
     def spec(self, task: Task, config: Any) -> RunSpec:
         """What the run folder will say."""
@@ -168,7 +168,7 @@ class Train(Generic[C]):
             keep_checkpoints=self.keep_checkpoints,
             tensorboard=self.tensorboard,
             wandb=self.wandb,
-            evaluation_share=share_of(self.evaluation_share, usual_share(task)),
+            evaluation_share=_share_of(self.evaluation_share, usual_share(task)),
             last_iteration=self.last_iteration or last,
             offline=offline,
             evaluate=self.evaluate != "none",
@@ -211,7 +211,7 @@ def parse_train(arguments: Sequence[str]) -> Train[Any]:
     path = last_value(arguments, "--config")
     asked = None if path is None else read_config(path)
     if asked is not None:
-        named = settings_of(asked, arguments)
+        named = _settings_of(asked, arguments)
     algo = named.pop("algorithm", DEFAULT_ALGORITHM)
     algo = last_value(arguments, "--algo") or algo
     preset = last_value(arguments, "--preset") or named.get("preset", DEFAULT_PRESET)
@@ -221,7 +221,7 @@ def parse_train(arguments: Sequence[str]) -> Train[Any]:
         config = presets.preset(algo, preset, resolve(env or DEFAULT_ENV), steps)
     else:
         config = asked.config(algo, preset, env, steps)
-    refuse_foreign_options(arguments, algo)
+    _refuse_foreign_options(arguments, algo)
     # The flags are the fields of this algorithm's config, known only now.
     command: Any = Train[type(config)]
     parsed: Train[Any] = parsing.parse(
@@ -229,12 +229,12 @@ def parse_train(arguments: Sequence[str]) -> Train[Any]:
         "train",
         arguments,
         default=Train(config, options=EnvOptions(**vars(config.env)), **named),
-        registry=environments_by_name(config.env),
+        registry=_environments_by_name(config.env),
     )
     return parsed
 
 
-def settings_of(file: ConfigFile, arguments: Sequence[str]) -> dict[str, Any]:
+def _settings_of(file: ConfigFile, arguments: Sequence[str]) -> dict[str, Any]:
     """What a config file says of a run beside its config, where no flag differs.
 
     Raises:
@@ -261,7 +261,7 @@ def settings_of(file: ConfigFile, arguments: Sequence[str]) -> dict[str, Any]:
     return named
 
 
-def refuse_foreign_options(arguments: Sequence[str], algo: str) -> None:
+def _refuse_foreign_options(arguments: Sequence[str], algo: str) -> None:
     """Refuse an option that only other algorithms have, and list this one's."""
     own = registry.options(algo)
     others = {name for other in registry.ALGORITHMS for name in registry.options(other)}
@@ -284,7 +284,7 @@ def last_value(arguments: Sequence[str], flag: str) -> str | None:
     return found
 
 
-def environments_by_name(
+def _environments_by_name(
     default: EnvConfig,
 ) -> tyro.constructors.ConstructorRegistry:
     """Lets `--env NAME` stand for a config's environment, with the preset's options."""
@@ -307,21 +307,21 @@ def environments_by_name(
     return rules
 
 
-def share_of(asked: float | None, otherwise: float | None) -> float | None:
+def _share_of(asked: float | None, otherwise: float | None) -> float | None:
     """The limit of evaluation as a run keeps it: None is no limit."""
     if asked is None:
         return otherwise
     return None if asked == math.inf else asked
 
 
-def announce(text: str, json_output: bool) -> Console:
+def _announce(text: str, json_output: bool) -> Console:
     """Show a first line before anything is compiled; gives where to show the rest."""
     console = Console(stderr=json_output)
     console.print(text, highlight=False, markup=False, soft_wrap=True)
     return console
 
 
-def callbacks_of(
+def _callbacks_of(
     console: Console,
     spec: RunSpec,
     target_return: float | None,
@@ -340,7 +340,7 @@ def callbacks_of(
     return callbacks
 
 
-def print_result(run: Run, result: Result[Any], json_output: bool) -> int:
+def _print_result(run: Run, result: Result[Any], json_output: bool) -> int:
     """Say how a run ended and where everything is; gives the exit code."""
     code = 0 if result.signal is None else 128 + result.signal
     evaluation = None
@@ -459,14 +459,14 @@ class Resume:
             return self._resume(run)
 
     def _resume(self, run: Run) -> int:
-        console = announce(f"Preparing to resume {run.path}.", self.json)
+        console = _announce(f"Preparing to resume {run.path}.", self.json)
         algorithm = algorithm_of(run, self.env)
         if self.total_steps is not None:
             budget(algorithm.config, lambda: algorithm.task.horizon, self.total_steps)
         steps = run.spec.total_steps if self.total_steps is None else self.total_steps
         spec = dataclasses.replace(run.spec, total_steps=steps)
-        callbacks = callbacks_of(console, spec, self.target_return, self.max_minutes)
-        share = share_of(self.evaluation_share, run.spec.evaluation_share)
+        callbacks = _callbacks_of(console, spec, self.target_return, self.max_minutes)
+        share = _share_of(self.evaluation_share, run.spec.evaluation_share)
         if share != run.spec.evaluation_share:
             with run.locked():
                 run = run.share_evaluation(share)
@@ -480,4 +480,4 @@ class Resume:
             with run.locked():
                 run = run.extend(self.total_steps)
         result = learn(algorithm, run.spec.seed, run.spec.total_steps, callbacks, run)
-        return print_result(run, result, self.json)
+        return _print_result(run, result, self.json)

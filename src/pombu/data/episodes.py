@@ -87,7 +87,7 @@ class EpisodeStore:
             self._move_to(folder)
         if self.unsaved:
             self._shards.append(
-                write_shard(folder / f"{len(self._shards):05d}", self.unsaved)
+                _write_shard(folder / f"{len(self._shards):05d}", self.unsaved)
             )
         return self.shards
 
@@ -96,7 +96,7 @@ class EpisodeStore:
         first, shards = 0, []
         for number, shard in enumerate(self._shards):
             stored = self._episodes[first : first + shard.episodes]
-            shards.append(write_shard(folder / f"{number:05d}", stored))
+            shards.append(_write_shard(folder / f"{number:05d}", stored))
             first += shard.episodes
         self._shards, self._folder = shards, folder
 
@@ -122,7 +122,7 @@ def load_episodes(folder: Path, shards: Sequence[Shard]) -> EpisodeStore:
     return EpisodeStore(episodes, shards, folder)
 
 
-def write_shard(stem: Path, episodes: Sequence[Episode]) -> Shard:
+def _write_shard(stem: Path, episodes: Sequence[Episode]) -> Shard:
     """Write one shard; another file of that name is set aside, the same one is kept.
 
     A run that resumes from before a shard collects the same episodes again.
@@ -145,7 +145,7 @@ def write_shard(stem: Path, episodes: Sequence[Episode]) -> Shard:
 
 def write_kept(folder: Path, episodes: Sequence[Episode]) -> Shard:
     """Write episodes that belong to no checkpoint, under a name of their own."""
-    return write_shard(folder / f"{KEPT}{digest(to_bytes(episodes))[:8]}", episodes)
+    return _write_shard(folder / f"{KEPT}{digest(to_bytes(episodes))[:8]}", episodes)
 
 
 def to_bytes(episodes: Sequence[Episode]) -> bytes:

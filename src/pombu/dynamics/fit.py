@@ -29,10 +29,10 @@ from pombu.dynamics.ensemble import (
     MemberLoss,
     Samples,
     SquaredError,
+    Unroll,
     init_ensemble,
 )
 from pombu.dynamics.model import network_sizes
-from pombu.dynamics.windows import Unroll
 from pombu.envs import Episode, Task
 from pombu.nn import Descent, adam, gradient_step
 from pombu.parallel import Workers, jit
@@ -192,7 +192,7 @@ def fit_members(
                 rows_out,
                 np.stack(batches),
                 steps,
-                falling_rates(*rates, member.step + offset, lesson.longest),
+                _falling_rates(*rates, member.step + offset, lesson.longest),
                 lesson.loss,
                 gradient_clip,
             )
@@ -311,7 +311,7 @@ def _budget(
     return max(interval, 1), patience, longest
 
 
-def falling_rates(
+def _falling_rates(
     start: float, end: float | None, first: int, longest: int
 ) -> np.ndarray:
     """Step sizes of one call that begins with gradient step `first` of a fit.

@@ -45,7 +45,7 @@ class Dynamics(eqx.Module):
     """How a learned reward is restored; None where the task's reward is known."""
     return_std: Float[Array, ""]
     """Standard deviation of real returns, by which rewards are scaled."""
-    ending: MLP | None = None
+    termination: MLP | None = None
     """Learned termination; None leaves it to the contract."""
     most_disagreement: Float[Array, ""] | None = None
     """Above it a step is an imagined trajectory's last; None never stops one."""
@@ -130,8 +130,8 @@ class Dynamics(eqx.Module):
             rewards = _checked("reward", self.contract.reward(*given), following)
         else:
             rewards = learned_rewards
-        if self.ending is not None:
-            ends = says_ended(self.ending, self.observation, following)
+        if self.termination is not None:
+            ends = says_ended(self.termination, self.observation, following)
         elif self.contract is None:
             ends = jnp.zeros(shape[:-1], bool)
         else:
@@ -151,8 +151,8 @@ class Dynamics(eqx.Module):
 
     def unstack(self) -> "Dynamics":
         """The same dynamics for a loop that predicts at every step: see `Unstacked`."""
-        apart = Unstacked(self.members.unstack())
-        loop: Dynamics = eqx.tree_at(lambda d: d.members, self, apart)
+        unstacked = Unstacked(self.members.unstack())
+        loop: Dynamics = eqx.tree_at(lambda d: d.members, self, unstacked)
         return loop
 
     def only(self, member: Int[Array, ""]) -> "Dynamics":
@@ -226,7 +226,7 @@ def dynamics_of(
     experience: Experience,
     task: Task,
     config: PredictionConfig,
-    ending: TerminationModel | None = None,
+    termination: TerminationModel | None = None,
 ) -> Dynamics:
     """Join networks with the units of their data and with what is known of the task.
 
@@ -235,7 +235,7 @@ def dynamics_of(
         experience: moments of the data.
         task: its reward and termination functions.
         config: whether the reward is learned, and the precision.
-        ending: learned termination; None uses the task's.
+        termination: learned termination; None uses the task's.
     """
     members = _materialise(networks) if isinstance(networks, Ensemble) else networks
     contract = task.contract
@@ -246,8 +246,8 @@ def dynamics_of(
         Normaliser.of(experience.delta),
         Normaliser.of(experience.reward) if config.reward == "learned" else None,
         jnp.asarray(experience.returns.std[0], jnp.float32),
-        network_of(ending),
-        contract=contract if ending is None else without_termination(contract),
+        network_of(termination),
+        contract=contract if termination is None else without_termination(contract),
         precision=config.precision,
     )
 

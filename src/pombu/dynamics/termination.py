@@ -50,9 +50,13 @@ def init_termination(
     return TerminationModel(init_mlp(key, sizes, xavier), np.asarray(0))
 
 
-def network_of(ending: TerminationModel | None) -> MLP | None:
+def network_of(termination: TerminationModel | None) -> MLP | None:
     """The classifier to imagine with; None until a real episode has terminated."""
-    return ending.network if ending is not None and ending.terminations else None
+    return (
+        termination.network
+        if termination is not None and termination.terminations
+        else None
+    )
 
 
 def says_ended(
@@ -63,7 +67,7 @@ def says_ended(
 
 
 def fit_termination(
-    ending: TerminationModel | None,
+    termination: TerminationModel | None,
     episodes: Sequence[Episode],
     experience: Experience,
     keys: Keys,
@@ -75,8 +79,8 @@ def fit_termination(
         states that it takes for ends.
     """
     terminations = sum(episode.terminated for episode in episodes)
-    if ending is None or not terminations:
-        return ending, {}
+    if termination is None or not terminations:
+        return termination, {}
     states = np.concatenate([episode.observations[1:] for episode in episodes])
     ended = np.zeros(len(states), bool)
     last = np.cumsum([len(episode) for episode in episodes]) - 1
@@ -87,7 +91,7 @@ def fit_termination(
     ends, others = normal[ended], normal[~ended]
     rng = np.random.default_rng(keys.numpy("ending"))
     batches = _batches(rng, ends, others)
-    network = _train(ending.network, *batches)
+    network = _train(termination.network, *batches)
     found = {
         "termination_missed": 1.0 - _share_of_ends(network, ends),
         "termination_invented": _share_of_ends(network, others),

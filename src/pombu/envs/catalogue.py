@@ -294,9 +294,9 @@ def make_foreign(name: str, horizon: int | None, render_mode: str | None) -> Env
         if factory is not None:
             return _call(name, factory, render_mode)
         # Not every environment takes a render_mode: only a video needs one.
-        film = {} if render_mode is None else {"render_mode": render_mode}
+        rendering = {} if render_mode is None else {"render_mode": render_mode}
         return gymnasium.make(
-            name, max_episode_steps=horizon, disable_env_checker=True, **film
+            name, max_episode_steps=horizon, disable_env_checker=True, **rendering
         )
     except PombuError:
         raise
@@ -330,7 +330,7 @@ def _takes_render_mode(factory: Callable[..., Any]) -> bool:
 def _factory(name: str) -> Callable[..., Any] | None:
     """The callable behind `module:factory`; None if the module registers that id."""
     if name.startswith(HERE):
-        return recall(name)
+        return _recall(name)
     module_name, _, attribute = name.partition(":")
     if module_name.endswith(".py"):
         raise UsageError(
@@ -406,7 +406,7 @@ def remember(factory: Callable[..., Any], name: str) -> str:
     return key
 
 
-def recall(name: str) -> Callable[..., Any]:
+def _recall(name: str) -> Callable[..., Any]:
     """The factory behind such a name.
 
     Raises:

@@ -106,7 +106,7 @@ def check(
         findings.append(_determinism(walk.seen, again.seen, other.seen))
         found = _substitutes(walk, starts)
         if task.contract is not None:
-            found |= check_contract(task.contract, task.known, walk, starts, seed)
+            found |= _check_contract(task.contract, task.known, walk, starts, seed)
             findings += _spelling(task.contract)
         findings += [*found.values(), *_time_limit(task, walk)]
     finally:
@@ -279,7 +279,7 @@ def _determinism(first: Array32, again: Array32, other: Array32) -> Finding:
     return Finding("determinism", "pass", detail)
 
 
-def check_contract(
+def _check_contract(
     contract: Contract,
     known: frozenset[str],
     walk: Walk,

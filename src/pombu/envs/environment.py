@@ -165,7 +165,7 @@ class TaskEnv(gymnasium.Env[Array32, Any]):
 
     def step(self, action: Any) -> tuple[Array32, float, bool, bool, dict[str, Any]]:
         """Clip the action to the box, advance, and reward from the clean state."""
-        clipped = clip_to_box(action, self._box)
+        clipped = _clip_to_box(action, self._box)
         before = self.state
         self._state = self.physics.advance(before, clipped)
         obs, next_obs = self.physics.observe(before), self.physics.observe(self._state)
@@ -196,7 +196,7 @@ def to_float32(values: Array64) -> Array32:
         return values.astype(np.float32)
 
 
-def clip_to_box(action: npt.ArrayLike, box: spaces.Box) -> Array64:
+def _clip_to_box(action: npt.ArrayLike, box: spaces.Box) -> Array64:
     """The action clipped to the box, in float64; raise if it is none for that box."""
     array = np.asarray(action, dtype=np.float64)
     if array.shape != box.shape:

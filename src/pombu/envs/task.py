@@ -180,7 +180,7 @@ def load(config: EnvConfig | str, **overrides: Any) -> Task:
             config=config,
             observation_dim=int(np.prod(env.observation_space.shape or ())),
             action_dim=box.dim,
-            horizon=time_limit(env) or HORIZON_WITHOUT_LIMIT,
+            horizon=_time_limit(env) or HORIZON_WITHOUT_LIMIT,
             action_box=box,
             contract=_stacked(_contract(env), env, config.history),
             observation_shape=_observation_shape(env) if config.history == 1 else None,
@@ -222,7 +222,7 @@ def _make_foreign(name: str, config: EnvConfig, render_mode: str | None) -> Env:
             )
     _require_observation_box(name, env.observation_space)
     action_box(name, env.action_space)
-    limit = time_limit(env)
+    limit = _time_limit(env)
     if limit is not None and config.horizon is not None and config.horizon > limit:
         raise UsageError(
             f"{name} has a time limit of its own of {limit} steps, and the horizon is "
@@ -256,7 +256,7 @@ def _make_own(entry: Entry, config: EnvConfig, render_mode: str | None) -> Env:
     )
 
 
-def time_limit(env: Env) -> int | None:
+def _time_limit(env: Env) -> int | None:
     """The tightest time limit among the environment's wrappers."""
     limits = []
     layer = env

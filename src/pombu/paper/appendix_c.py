@@ -55,14 +55,14 @@ class Curves:
         return {"D": D, "W": W, "U": U, "B": B, "U/D": U / D, "B/D": B / D}
 
 
-def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
+def _reproduce(profile: Profile, out: Path) -> dict[str, Any]:
     """Compute, draw and write everything."""
     settings = PROFILES[profile]
-    curves = [solve(H) for H in settings.horizons]
+    curves = [_solve(H) for H in settings.horizons]
     summary = {f"H={c.horizon}": c.end for c in curves}
     with style():
-        plots.save_figure(draw_bounds(curves), out, "appendix-c")
-        plots.save_figure(draw_chain(settings.drawn_chain), out, "possible-mdps")
+        plots.save_figure(_draw_bounds(curves), out, "appendix-c")
+        plots.save_figure(_draw_chain(settings.drawn_chain), out, "possible-mdps")
     plots.write_csv(
         out / "appendix-c.csv",
         ("horizon", "state", "D", "W", "U", "B"),
@@ -77,7 +77,7 @@ def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
     return summary
 
 
-def tell(numbers: dict[str, Any]) -> str:
+def _tell(numbers: dict[str, Any]) -> str:
     """The longest chain."""
     name, end = list(numbers.items())[-1]
     return (
@@ -87,7 +87,7 @@ def tell(numbers: dict[str, Any]) -> str:
     )
 
 
-def solve(H: int) -> Curves:
+def _solve(H: int) -> Curves:
     """All four quantities at (s_0..s_H, a_1), h = 1, under the uniform policy."""
     posterior, policy = chain(H)
     quantities = (posterior_variance, exact_bound, pombu_bound, ube_bound)
@@ -95,7 +95,7 @@ def solve(H: int) -> Curves:
     return Curves(H, D, W, U, B)
 
 
-def draw_bounds(curves: list[Curves]) -> Figure:
+def _draw_bounds(curves: list[Curves]) -> Figure:
     """Top: all bounds. Bottom: what the top cannot show, D = W just below U.
 
     The variance is 0 at s_0, so the panels begin at s_1.
@@ -121,7 +121,7 @@ def draw_bounds(curves: list[Curves]) -> Figure:
     return figure
 
 
-def draw_chain(H: int) -> Figure:
+def _draw_chain(H: int) -> Figure:
     """The possible MDPs: at every s_i a fair coin picks one of two models."""
     figure = Figure(figsize=(6.0, 2.7))
     ax = figure.subplots()
@@ -163,7 +163,7 @@ APPENDIX_C = Reproduction(
     "appendix-c",
     "Appendix C: true variance and bounds on the chain, H = 2, 4, 8, 16 (seconds)",
     "paper",
-    reproduce=reproduce,
-    tell=tell,
-    redraw=lambda profile, kept, out: reproduce(profile, out),
+    reproduce=_reproduce,
+    tell=_tell,
+    redraw=lambda profile, kept, out: _reproduce(profile, out),
 )

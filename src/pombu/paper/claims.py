@@ -104,14 +104,14 @@ def claim_rows(profile: Profile, known: Sequence[Curve]) -> list[Row]:
             item = find(name).item
             assert item is not None
             for panel in filter(claim.wanted, item.panels(profile)):
-                groups = [of_today(group) for group in find_groups([panel], known)]
+                groups = [_of_today(group) for group in find_groups([panel], known)]
                 # A "max" line is another budget.
                 arms = [group for group in groups if not group.arm.extended]
                 found += claim.compare(claim.says, panel, arms)
     return list(dict.fromkeys(found))
 
 
-def of_today(group: Group) -> Group:
+def _of_today(group: Group) -> Group:
     """Without runs that have other values than their preset has today."""
     jobs = {job.seed: job for job in group.panel.jobs(group.arm)}
 
@@ -122,22 +122,22 @@ def of_today(group: Group) -> Group:
     return replace(group, curves=tuple(filter(is_as_today, group.curves)))
 
 
-def first_against_others(says: str, panel: Panel, arms: Sequence[Group]) -> list[Row]:
+def _first_against_others(says: str, panel: Panel, arms: Sequence[Group]) -> list[Row]:
     """How much better the panel's first arm is than each of the others."""
     first, *others = arms
     return [better(says, panel, first, other) for other in others]
 
 
-def others_against_first(says: str, panel: Panel, arms: Sequence[Group]) -> list[Row]:
+def _others_against_first(says: str, panel: Panel, arms: Sequence[Group]) -> list[Row]:
     """How much better each of the others is than the panel's first arm."""
     first, *others = arms
     return [better(says, panel, other, first) for other in others]
 
 
-def narrower_than_others(says: str, panel: Panel, arms: Sequence[Group]) -> list[Row]:
+def _narrower_than_others(says: str, panel: Panel, arms: Sequence[Group]) -> list[Row]:
     """How much less the first arm's seeds are spread than those of each other."""
     first, *others = arms
-    return [narrower(says, panel, first, other) for other in others]
+    return [_narrower(says, panel, first, other) for other in others]
 
 
 def cheap(says: str, panel: Panel, arms: Sequence[Group]) -> list[Row]:
@@ -176,7 +176,7 @@ def better(says: str, panel: Panel, first: Group, other: Group) -> Row:
     )
 
 
-def narrower(says: str, panel: Panel, first: Group, other: Group) -> Row:
+def _narrower(says: str, panel: Panel, first: Group, other: Group) -> Row:
     """Standard deviations over the seeds of two arms."""
     row = Row(says, where(panel), f"{first.arm.label} below {other.arm.label}")
     if not (first.curves and other.curves):
@@ -276,33 +276,33 @@ CLAIMS = (
     Claim(
         "better than each baseline, H = 200",
         ("figure-2",),
-        first_against_others,
+        _first_against_others,
     ),
     Claim(
         "better than each baseline, H = 1000",
         ("table-2",),
-        first_against_others,
+        _first_against_others,
     ),
     Claim(
         "robust over seeds",
         ("figure-2", "figure-4"),
-        narrower_than_others,
+        _narrower_than_others,
         lambda panel: panel.title.startswith("HalfCheetah"),
     ),
     Claim(
         "robust to noise",
         ("figure-5", "appendix-noise"),
-        first_against_others,
+        _first_against_others,
         lambda panel: panel.env.observation_noise > 0,
     ),
     Claim(
         "long horizons",
         ("figure-5", "appendix-long"),
-        first_against_others,
+        _first_against_others,
         lambda panel: panel.env.horizon is not None,
     ),
     Claim("small cost of the uncertainty", ("table-1",), cheap),
-    Claim("α helps", ("figure-3",), others_against_first),
-    Claim("β helps", ("figure-4",), first_against_others),
+    Claim("α helps", ("figure-3",), _others_against_first),
+    Claim("β helps", ("figure-4",), _first_against_others),
 )
 """What the paper says its experiments show."""

@@ -1,13 +1,18 @@
-"""What the reproduction at the paper's scale costs, from runs that were measured.
+"""What the reproduction at the paper's scale costs, as a whole and by study file.
 
 Real and imagined steps follow from the presets. Core-hours of a method are those of the
 measured run with the same preset that is most alike, per imagined step, or per real
 step where nothing is imagined; without such a run there are none, not a guess.
+
+`pombu reproduce studies --out studies --from results` writes studies/README.md: the
+parts of the study files, what each takes, and what is held already.
 """
 
+import contextlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +20,19 @@ import numpy as np
 from pombu.algorithms.presets import horizon_of
 from pombu.algorithms.registry import ALGORITHMS
 from pombu.analysis import plots
-from pombu.analysis.curves import Curve
+from pombu.analysis.curves import Curve, find_curves
 from pombu.analysis.plots import markdown_table, style, thousands
 from pombu.envs import CATALOGUE
+from pombu.errors import UsageError
 from pombu.paper import Profile
 from pombu.paper.drawing import draw_table
 from pombu.paper.experiments import Reproduction
 from pombu.paper.panel_runs import Request
 from pombu.paper.reproduce import PAGES, find, names, write_provenance
-from pombu.studies.held import find_settled
-from pombu.studies.study import Job, longest
+from pombu.studies.held import find_held, find_settled
+from pombu.studies.study import Job, longest, plan
+from pombu.studies.study_file import read_study
+from pombu.training.run import METRICS
 
 HEADER = ("method", "task", "H", "runs", "real", "imagined", "core-hours")
 MEASURED = ("preset", "method", "task", "H", "real", "imagined", "hours", "cores")
@@ -85,9 +93,9 @@ class Cost:
     core_hours: float | None
 
 
-def reproduce_from(request: Request) -> dict[str, Any]:
+def _reproduce_from(request: Request) -> dict[str, Any]:
     """Count, estimate, and write the tables and their page."""
-    every = [measure(curve) for curve in find_settled(request.sources)]
+    every = [_measure(curve) for curve in find_settled(request.sources)]
     # The same run is kept in the folder of every item that shows it.
     measured = [*{replace(one, run=""): one for one in every}.values()]
     costs = count(_jobs(request.profile), measured)
@@ -198,7 +206,7 @@ def count(jobs: Iterable[Job], measured: Sequence[MeasuredRun]) -> list[Cost]:
     found = []
     for (algorithm, task, horizon), alike in groups.items():
         real = sum(job.total_steps or 0 for job in alike)
-        like = most_alike(measured, alike[0], horizon)
+        like = _most_alike(measured, alike[0], horizon)
         counted = [planned_imagined_steps(job) for job in alike]
         imagined: int | None = sum(steps or 0 for steps in counted)
         if None in counted:
@@ -208,7 +216,7 @@ def count(jobs: Iterable[Job], measured: Sequence[MeasuredRun]) -> list[Cost]:
     return sorted(found, key=_place)
 
 
-def measure(curve: Curve) -> MeasuredRun:
+def _measure(curve: Curve) -> MeasuredRun:
     """What a run cost."""
     spec, seconds = curve.run.spec, curve.column("iteration_seconds")
     starts = curve.run.starts()
@@ -251,7 +259,7 @@ def planned_imagined_steps(job: Job) -> int | None:
     return int(steps)
 
 
-def most_alike(
+def _most_alike(
     measured: Sequence[MeasuredRun], job: Job, horizon: int
 ) -> MeasuredRun | None:
     """The measured run that tells most: on the same task if any, and long."""
@@ -278,5 +286,165 @@ COSTS = Reproduction(
     "costs",
     "what the paper's scale costs, from measured runs (--from RUNS; seconds)",
     "paper",
-    reproduce_from=reproduce_from,
+    reproduce_from=_reproduce_from,
+)
+
+
+WORKERS = 2
+"""Runs side by side, each on one core."""
+PARTS_HEADER = (
+    "part",
+    "runs",
+    "held",
+    "core-hours",
+    f"hours on {WORKERS} cores",
+    "command",
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One command of a study file."""
+
+    file: Path
+    name: str | None
+    jobs: tuple[Job, ...]
+    held: int
+    """Runs of it that a folder holds already."""
+    hours: tuple[float | None, ...]
+    """What each of the others takes on one core; None was not measured."""
+
+    @property
+    def title(self) -> str:
+        """The file and the part's name."""
+        return " ".join(filter(None, (self.file.stem, self.name)))
+
+    @property
+    def command(self) -> str:
+        """What does it."""
+        part = "" if self.name is None else f" --part {self.name}"
+        return f"pombu study {self.file.parent.name}/{self.file.name}{part}"
+
+    @property
+    def core_hours(self) -> float:
+        """Of all that is to be done, where it was measured."""
+        return sum(hours or 0.0 for hours in self.hours)
+
+    @property
+    def makespan(self) -> float:
+        """Hours with a worker on each core, in the order of the study."""
+        free = [0.0] * WORKERS
+        for hours in self.hours:
+            free.sort()
+            free[0] += hours or 0.0
+        return max(free)
+
+
+def read_parts(folder: Path, sources: Sequence[Path]) -> list[Part]:
+    """Every part of every study file in a folder, in the order of their names.
+
+    What a run takes is seen from every run of the sources, exploration or not.
+
+    Raises:
+        UsageError: There is no study file.
+    """
+    files = sorted(folder.glob("*.toml"))
+    if not files:
+        raise UsageError(f"{folder} has no study file: name its folder with --out.")
+    measured = [_measure(curve) for curve in _readable(sources)]
+    settled = find_settled(sources)
+    found = []
+    for file in files:
+        study = read_study(file)
+        done: dict[Path, int] = {}
+        for name in study.parts or (None,):
+            planned = plan(study.part(name).jobs(), folder / "none")
+            held = find_held(planned, settled)
+            hours = []
+            for one in planned:
+                if one.path not in held:
+                    before = done.get(one.path, 0)
+                    hours.append(estimate(one.job, measured, before))
+                    done[one.path] = one.spec.total_steps
+            jobs = tuple(one.job for one in planned)
+            found.append(Part(file, name, jobs, len(held), tuple(hours)))
+    return found
+
+
+def _readable(sources: Sequence[Path]) -> Iterator[Curve]:
+    """Every run that can be read; another one only tells nothing about time."""
+    for folder in sources:
+        for path in sorted(folder.rglob(METRICS)):
+            with contextlib.suppress(UsageError):
+                yield from find_curves([path.parent])
+
+
+def estimate(
+    job: Job, measured: Sequence[MeasuredRun], done_steps: int = 0
+) -> float | None:
+    """Hours of a run on one core beyond the steps that an earlier part has done.
+
+    By imagined or by real steps of the run most alike, whichever is more: neither fits
+    nor evaluations shrink with imagination. MEPPO, which is POMBU without its
+    uncertainty, counts as POMBU.
+    """
+    kin = replace(job, algorithm="pombu") if job.algorithm == "meppo" else job
+    like = _most_alike(measured, kin, horizon_of(job.task, job.env.horizon))
+    if like is None or job.total_steps is None:
+        return None
+    hours = max(
+        like.core_hours_of(job.total_steps, planned_imagined_steps(job)),
+        like.core_hours_of(job.total_steps, None),
+    )
+    return hours * (job.total_steps - done_steps) / job.total_steps
+
+
+def _write_parts(request: Request) -> dict[str, Any]:
+    """Write README.md beside the study files."""
+    folder = request.out.resolve()
+    parts = read_parts(folder, request.sources)
+    (folder / "README.md").write_text(_parts_page(parts))
+    return {part.title: round(part.makespan, 2) for part in parts}
+
+
+def _parts_page(parts: Sequence[Part]) -> str:
+    rows = [
+        (
+            part.title,
+            str(len(part.jobs)),
+            str(part.held),
+            _hours(part.core_hours, part),
+            _hours(part.makespan, part),
+            f"`{part.command}`",
+        )
+        for part in parts
+    ]
+    total = sum(part.core_hours for part in parts)
+    return f"""# The paper's experiments, part by part
+
+Written by `pombu reproduce studies --out studies --from results`.
+
+The runs behind `pombu reproduce --profile fast`, in parts that two cores do in at most
+two and a half hours. Each command goes on where it was stopped, and skips what
+`results/` holds already: a run with the same settings and seed, and at least as many
+steps. All runs come into `runs/reproduce`, where one study works at a time;
+`pombu reproduce ITEM --from runs results --out results/ITEM` draws them.
+
+Core-hours are estimated from the measured run in `results/` that is most alike, by
+imagined or by real steps, whichever is more; "+" means that some were not measured.
+Altogether {total:.0f} are left. `g-paper` is quicker with `--cores-per-run 2`.
+
+{markdown_table(PARTS_HEADER, rows)}
+"""
+
+
+def _hours(hours: float, part: Part) -> str:
+    return f"{hours:.1f}" + ("+" if None in part.hours else "")
+
+
+STUDIES = Reproduction(
+    "studies",
+    "writes OUT/README.md about the parts of the study files in OUT (--from RUNS)",
+    "fast",
+    reproduce_from=_write_parts,
 )

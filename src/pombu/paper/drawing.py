@@ -58,13 +58,13 @@ def draw_panel(
     """One task: curves, "max" lines, final returns and the paper's numbers."""
     for group in groups:
         if group.arm.extended:
-            draw_max(axis, group)
+            _draw_max(axis, group)
         elif seeds:
-            draw_seeds(axis, group)
+            _draw_seeds(axis, group)
         else:
             draw_band(axis, group)
     if published:
-        draw_finals(axis, panel, groups)
+        _draw_finals(axis, panel, groups)
     note = f"{STAND_IN_NOTE}, " if panel.preset == "smoke" else ""
     axis.set_title(f"{panel.title}\n({note}{count_seeds(groups)})")
     axis.set_xlabel("real steps")
@@ -91,7 +91,7 @@ def draw_band(
         )
 
 
-def draw_seeds(axis: Any, group: Group) -> None:
+def _draw_seeds(axis: Any, group: Group) -> None:
     """Every seed as a line."""
     for curve in group.curves:
         axis.plot(
@@ -103,7 +103,7 @@ def draw_seeds(axis: Any, group: Group) -> None:
         )
 
 
-def draw_max(axis: Any, group: Group) -> None:
+def _draw_max(axis: Any, group: Group) -> None:
     """The best mean of a long training, as a line across."""
     best = float(at_best_mean(group).mean())
     axis.axhline(best, color=group.arm.colour, linestyle=":", linewidth=1.4)
@@ -117,7 +117,7 @@ def at_best_mean(group: Group) -> np.ndarray:
     return np.asarray(aligned.values[:, int(np.argmax(aligned.mean))])
 
 
-def draw_finals(axis: Any, panel: Panel, groups: Sequence[Group]) -> None:
+def _draw_finals(axis: Any, panel: Panel, groups: Sequence[Group]) -> None:
     """Beside the end, arm by arm: our final return and the paper's.
 
     Ours is a dot with the bootstrap interval of its mean, where there are seeds enough

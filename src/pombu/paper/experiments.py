@@ -102,10 +102,10 @@ class Panel:
             total_steps=steps,
             overrides=arm.overrides,
         )
-        return replace(job, overrides=(*arm.overrides, *decay(job, steps)))
+        return replace(job, overrides=(*arm.overrides, *_decay(job, steps)))
 
 
-def decay(job: Job, steps: int) -> tuple[tuple[str, int], ...]:
+def _decay(job: Job, steps: int) -> tuple[tuple[str, int], ...]:
     """The override with which PPO's learning rate falls over all steps, if it falls.
 
     Runs of different length are then different experiments, by name and by config.

@@ -130,7 +130,7 @@ def task_panels(profile: Profile) -> list[Panel]:
     ]
 
 
-def alpha_panels(profile: Profile) -> list[Panel]:
+def _alpha_panels(profile: Profile) -> list[Panel]:
     """Figure 3 and Appendix D: an arm per alpha.
 
     `fast` asks twice: in the paper's unit, and in its own, where the standard deviation
@@ -147,7 +147,7 @@ def alpha_panels(profile: Profile) -> list[Panel]:
     return [at(profile, panel, ABLATION_STEPS) for panel in panels]
 
 
-def exploration_panels(profile: Profile) -> list[Panel]:
+def _exploration_panels(profile: Profile) -> list[Panel]:
     """Figure 4: one panel; its picture has a second one beside it."""
     panel = Panel(
         "HalfCheetah, H = 200",
@@ -160,7 +160,7 @@ def exploration_panels(profile: Profile) -> list[Panel]:
     return [at(profile, panel, ABLATION_STEPS)]
 
 
-def robustness_panels(profile: Profile) -> list[Panel]:
+def _robustness_panels(profile: Profile) -> list[Panel]:
     """Figure 5: noise in both readings, and a long horizon."""
     arms = (POMBU, METRPO)
     noisy = [
@@ -171,7 +171,7 @@ def robustness_panels(profile: Profile) -> list[Panel]:
     return [at(profile, panel) for panel in (*noisy, long)]
 
 
-def noise_panels(profile: Profile) -> list[Panel]:
+def _noise_panels(profile: Profile) -> list[Panel]:
     """Appendix E: noisy HalfCheetah, the paper's three panels in both readings."""
     compared = ((0.01, MEPPO), (0.1, MEPPO), (0.01, METRPO))
     return [
@@ -213,7 +213,7 @@ def long_panels(profile: Profile) -> list[Panel]:
     ]
 
 
-def uncertainty_panels(profile: Profile) -> list[Panel]:
+def _uncertainty_panels(profile: Profile) -> list[Panel]:
     """PETS-U and STEVE-U: one panel for each method.
 
     At the paper's scale they have the recommended presets, too.
@@ -224,7 +224,7 @@ def uncertainty_panels(profile: Profile) -> list[Panel]:
     return [at(profile, planned, 10_000, (0,)), at(profile, expanded, 20_000, (0,))]
 
 
-def preset_panels(profile: Profile) -> list[Panel]:
+def _preset_panels(profile: Profile) -> list[Panel]:
     """POMBU with the values of Appendix D beside the recommended ones."""
     arms = (
         replace(POMBU, label="POMBU, fast", preset="fast"),
@@ -236,12 +236,12 @@ def preset_panels(profile: Profile) -> list[Panel]:
     return [at(profile, panel, seeds=(0,))]
 
 
-def draw_curves(results: Results) -> Mapping[str, Figure]:
+def _draw_curves(results: Results) -> Mapping[str, Figure]:
     """Return by real steps, one axis per panel."""
     return {"": draw_returns(results)}
 
 
-def draw_exploration(results: Results) -> Mapping[str, Figure]:
+def _draw_exploration(results: Results) -> Mapping[str, Figure]:
     """Left the curves, right every seed as a dot and their mean as a bar."""
     (panel,) = results.panels
     figure, axes = grid(1, 2, width=3.6, height=3.0)
@@ -249,9 +249,9 @@ def draw_exploration(results: Results) -> Mapping[str, Figure]:
     groups = results.of(panel)
     draw_panel(left, panel, groups, seeds=False, published=False)
     left.set_ylabel("return")
-    step = moment(groups)
+    step = _moment(groups)
     for i, group in enumerate(groups):
-        values = returns_at(group, step)
+        values = _returns_at(group, step)
         shift = np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else [0.0]
         right.plot(i + np.array(shift), values, "o", color=group.arm.colour, ms=6)
         right.hlines(values.mean(), i - 0.25, i + 0.25, color=BLACK, linewidth=1.5)
@@ -263,28 +263,28 @@ def draw_exploration(results: Results) -> Mapping[str, Figure]:
     return {"": figure}
 
 
-def exploration_numbers(results: Results) -> Mapping[str, Any]:
+def _exploration_numbers(results: Results) -> Mapping[str, Any]:
     """The seeds of Figure 4 at the moment when they are compared."""
     groups = results.of(results.panels[0])
-    step = moment(groups)
+    step = _moment(groups)
     return {
         "after_1e5_steps": {
             group.arm.label: {
                 "real_steps": step,
-                "returns": returns_at(group, step).tolist(),
-                "std": float(returns_at(group, step).std()),
+                "returns": _returns_at(group, step).tolist(),
+                "std": float(_returns_at(group, step).std()),
             }
             for group in groups
         }
     }
 
 
-def moment(groups: Sequence[Group]) -> int:
+def _moment(groups: Sequence[Group]) -> int:
     """When seeds are compared: after the paper's 1e5 steps, or where the first ends."""
     return min(MOMENT, *(group.steps for group in groups))
 
 
-def returns_at(group: Group, step: int) -> np.ndarray:
+def _returns_at(group: Group, step: int) -> np.ndarray:
     """Every seed's return at a step, between the evaluations around it."""
     return np.array(
         [
@@ -327,26 +327,26 @@ FIGURE_2 = Reproduction(
     "figure-2",
     "Figure 2: learning curves on four tasks, H = 200 (fast: about a day)",
     "fast",
-    Item(task_panels, draw_curves),
+    Item(task_panels, _draw_curves),
 )
 FIGURE_3 = Reproduction(
     "figure-3",
     "Figure 3: the penalty alpha, 0 to 1 (fast: in two units, three seeds; hours)",
     "fast",
-    Item(alpha_panels, draw_curves),
+    Item(_alpha_panels, _draw_curves),
 )
 FIGURE_4 = Reproduction(
     "figure-4",
     "Figure 4: exploration with beta = 10 against 0 (fast: three seeds; hours)",
     "fast",
-    Item(exploration_panels, draw_exploration, numbers=exploration_numbers),
+    Item(_exploration_panels, _draw_exploration, numbers=_exploration_numbers),
 )
 FIGURE_5 = Reproduction(
     "figure-5",
     "Figure 5: noise 0.1 and H = 1000 against ME-TRPO (fast: hours)",
     "fast",
     Item(
-        robustness_panels,
+        _robustness_panels,
         lambda results: {"": draw_returns(results, columns=3, seeds=True)},
     ),
 )
@@ -355,30 +355,30 @@ APPENDIX_TRAINING = Reproduction(
     "Appendix D: entropy, KL, penalty and returns for each alpha (figure-3's runs)",
     "fast",
     Item(
-        alpha_panels, draw_training, metrics=(*TRAINING_METRICS, "p_improve", "alpha")
+        _alpha_panels, draw_training, metrics=(*TRAINING_METRICS, "p_improve", "alpha")
     ),
 )
 APPENDIX_NOISE = Reproduction(
     "appendix-noise",
     "Appendix E: noise 0.01 and 0.1, against MEPPO and ME-TRPO (fast: hours)",
     "fast",
-    Item(noise_panels, lambda results: {"": draw_returns(results, columns=3)}),
+    Item(_noise_panels, lambda results: {"": draw_returns(results, columns=3)}),
 )
 APPENDIX_LONG = Reproduction(
     "appendix-long",
     "Appendix E: four tasks with H = 1000, against MEPPO (fast: a day)",
     "fast",
-    Item(long_panels, draw_curves),
+    Item(long_panels, _draw_curves),
 )
 PAPER_BESIDE_FAST = Reproduction(
     "paper-beside-fast",
     "POMBU with Appendix D's settings beside `fast` (fast: one seed; hours)",
     "fast",
-    Item(preset_panels, draw_curves),
+    Item(_preset_panels, _draw_curves),
 )
 UNCERTAINTY_INSIDE_CHEETAH = Reproduction(
     "uncertainty-inside-cheetah",
     "PETS-U and STEVE-U on HalfCheetah (fast: one seed; an hour)",
     "fast",
-    Item(uncertainty_panels, draw_curves),
+    Item(_uncertainty_panels, _draw_curves),
 )

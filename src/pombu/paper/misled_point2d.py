@@ -25,19 +25,17 @@ from matplotlib.figure import Figure
 from pombu.algorithms.pets import learner as pets
 from pombu.algorithms.pets.config import PETSConfig
 from pombu.algorithms.presets import preset
-from pombu.algorithms.steve.actor_critic import (
-    ADAM,
-    Frozen,
-    expanded_targets,
-    model_loss,
-)
 from pombu.algorithms.steve.config import STEVEConfig
 from pombu.algorithms.steve.expansion import (
+    ADAM,
     ActorCritic,
     ExpansionModel,
+    Frozen,
     everyone,
+    expanded_targets,
     init_actor_critic,
     init_model,
+    model_loss,
     target_samples,
 )
 from pombu.analysis import plots
@@ -97,12 +95,12 @@ PROFILES: dict[Profile, MisledSettings] = {
 def reproduce(profile: Profile, out: Path) -> dict[str, Any]:
     """Run both parts, draw and write everything."""
     settings = PROFILES[profile]
-    planned = [row for seed in settings.seeds for row in plan_by_kappa(seed, settings)]
-    targets = [row for seed in settings.seeds for row in target_errors(seed, settings)]
-    return write(profile, out, planned, targets)
+    planned = [row for seed in settings.seeds for row in _plan_by_kappa(seed, settings)]
+    targets = [row for seed in settings.seeds for row in _target_errors(seed, settings)]
+    return _write(profile, out, planned, targets)
 
 
-def write(
+def _write(
     profile: Profile,
     out: Path,
     planned: Sequence[tuple[Any, ...]],
@@ -112,17 +110,17 @@ def write(
     for name, rows in (("point-pets", planned), ("point-steve", targets)):
         plots.write_csv(out / f"{name}.csv", COLUMNS[name], rows)
     with style():
-        plots.save_figure(draw(planned, targets), out, "uncertainty-inside")
+        plots.save_figure(_draw(planned, targets), out, "uncertainty-inside")
     numbers = summary(planned, targets)
     plots.write_json(out / "summary.json", numbers)
     write_provenance(out, "uncertainty-inside", profile, PROFILES[profile])
     return numbers
 
 
-def redraw(profile: Profile, kept: Path, out: Path) -> dict[str, Any]:
+def _redraw(profile: Profile, kept: Path, out: Path) -> dict[str, Any]:
     """The same from tables that were written before."""
     planned, targets = (_read(kept / f"{name}.csv") for name in COLUMNS)
-    return write(profile, out, planned, targets)
+    return _write(profile, out, planned, targets)
 
 
 def _read(path: Path) -> list[tuple[Any, ...]]:
@@ -138,7 +136,7 @@ def _value(text: str) -> int | float | str:
     return text
 
 
-def plan_by_kappa(seed: int, settings: MisledSettings) -> list[tuple[Any, ...]]:
+def _plan_by_kappa(seed: int, settings: MisledSettings) -> list[tuple[Any, ...]]:
     """Real returns on Point2D of a planner whose models are misled, by kappa."""
     task = load("Point2D")
     config = preset("pets", "fast", "Point2D")
@@ -173,14 +171,14 @@ def starts_behind(task: Any, number: int) -> list[int]:
     return found
 
 
-def target_errors(seed: int, settings: MisledSettings) -> list[tuple[Any, ...]]:
+def _target_errors(seed: int, settings: MisledSettings) -> list[tuple[Any, ...]]:
     """Errors of STEVE's targets on Point2D, in and out of the misleading region."""
     config: STEVEConfig = preset("steve", "fast", "Point2D")
     rng, keys = np.random.default_rng([seed, 2]), Keys(seed, 2)
-    model = misled_model(
+    model = _misled_model(
         init_model(keys.jax("model"), 2, 2, config.model), config, settings.lessons, rng
     )
-    networks = fit_actor_critic(
+    networks = _fit_actor_critic(
         init_actor_critic(keys.jax("networks"), 2, 2, config.actor_critic),
         settings.lessons,
         config.gamma,
@@ -224,7 +222,7 @@ def summary(
     }
 
 
-def tell(numbers: dict[str, Any]) -> str:
+def _tell(numbers: dict[str, Any]) -> str:
     """What the uncertainty changes in the planner and in the targets."""
     returns = numbers["point_return_by_kappa"]
     planned = ", ".join(f"{v:.2f} with κ = {k:g}" for k, v in returns.items())
@@ -238,7 +236,7 @@ def tell(numbers: dict[str, Any]) -> str:
     )
 
 
-def draw(
+def _draw(
     planned: Sequence[tuple[Any, ...]], targets: Sequence[tuple[Any, ...]]
 ) -> Figure:
     """Return by kappa, and target errors by region."""
@@ -358,7 +356,7 @@ def misled_planner(config: PETSConfig, task: Task, steps: int, seed: int) -> pet
     return trained
 
 
-def optimal(observations: np.ndarray) -> np.ndarray:
+def _optimal(observations: np.ndarray) -> np.ndarray:
     """Straight to the origin, as fast as the box allows, in policy space."""
     return np.clip(-observations / ACTION_BOUND, -1.0, 1.0)
 
@@ -367,12 +365,12 @@ def optimal_values(states: np.ndarray, gamma: float, steps: int) -> np.ndarray:
     """What the optimal policy earns from states on, discounted."""
     total, place = np.zeros(len(states)), states.astype(np.float64)
     for step in range(steps):
-        place = place + ACTION_BOUND * optimal(place)
+        place = place + ACTION_BOUND * _optimal(place)
         total -= gamma**step * (place**2).sum(-1)
     return total
 
 
-def misled_model(
+def _misled_model(
     model: ExpansionModel, config: STEVEConfig, steps: int, rng: np.random.Generator
 ) -> ExpansionModel:
     """STEVE's models, each member trained on its own belief."""
@@ -409,7 +407,7 @@ def as_transitions(parts: list[Sample]) -> Transitions:
     )
 
 
-def fit_actor_critic(
+def _fit_actor_critic(
     networks: ActorCritic,
     steps: int,
     gamma: float,
@@ -449,7 +447,7 @@ def fit_actor_critic(
 
 
 def _optimal_episodes(task: Task) -> list[Episode]:
-    return collect(task, lambda seen, _: optimal(seen), range(50))
+    return collect(task, lambda seen, _: _optimal(seen), range(50))
 
 
 UNCERTAINTY_INSIDE = Reproduction(
@@ -457,6 +455,6 @@ UNCERTAINTY_INSIDE = Reproduction(
     "PETS-U and STEVE-U where models are misled, in Point2D (minutes)",
     "fast",
     reproduce=reproduce,
-    tell=tell,
-    redraw=redraw,
+    tell=_tell,
+    redraw=_redraw,
 )

@@ -40,9 +40,9 @@ SCORES = {
 WANTED = (0.5, 2.0)
 
 
-def write_overview(profile: Profile, out: Path) -> dict[str, Any]:
+def _write_overview(profile: Profile, out: Path) -> dict[str, Any]:
     """Write the page; the profile is that of the runs that claims are judged by."""
-    lines = read_lines(out)
+    lines = _read_lines(out)
     done = [(n, line, at) for n in names() for line, at in lines if line["item"] == n]
     rows = [
         (name, line["profile"], line["says"] + _note(line), f"[{folder}]({folder})")
@@ -58,7 +58,7 @@ def write_overview(profile: Profile, out: Path) -> dict[str, Any]:
     return {"done": sorted(have), "missing": left}
 
 
-def read_lines(out: Path) -> list[tuple[dict[str, Any], str]]:
+def _read_lines(out: Path) -> list[tuple[dict[str, Any], str]]:
     """The lines of items that were done, some at several sizes, with their folders."""
     return [
         (json.loads(path.read_text()), path.parent.relative_to(out).as_posix())
@@ -102,7 +102,7 @@ def _pages(out: Path) -> str:
     return f"## More\n\n{rows}" if rows else ""
 
 
-def write_uncertainty_page(profile: Profile, out: Path) -> dict[str, Any]:
+def _write_uncertainty_page(profile: Profile, out: Path) -> dict[str, Any]:
     """Write the page; the profile makes no difference."""
     folder = out / "uncertainty"
     chain = _read(folder / "appendix-c" / "summary.json", "appendix-c", folder)
@@ -384,11 +384,11 @@ OVERVIEW = Reproduction(
     "overview",
     "writes OUT/README.md from the items that were done in OUT",
     "fast",
-    reproduce=write_overview,
+    reproduce=_write_overview,
 )
 UNCERTAINTY_PAGE = Reproduction(
     "uncertainty-page",
     "writes OUT/uncertainty.md from the three pictures in OUT/uncertainty",
     "paper",
-    reproduce=write_uncertainty_page,
+    reproduce=_write_uncertainty_page,
 )

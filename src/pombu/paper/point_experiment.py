@@ -103,7 +103,7 @@ def run_datasets(
                 if outcome is None:
                     say(f"{environment}: dataset {dataset + 1}/{settings.datasets}")
                     outcome = measure_dataset(settings, environment, dataset, workers)
-                    save_outcome(outcome, settings, folder)
+                    _save_outcome(outcome, settings, folder)
                 outcomes.append(outcome)
     finally:
         workers.close()
@@ -227,7 +227,7 @@ def _return_and_variance(
     return rolled.rewards.sum(axis=0), jnp.concatenate([plain, last[None]])
 
 
-def save_outcome(outcome: PointOutcome, settings: PointSettings, folder: Path) -> None:
+def _save_outcome(outcome: PointOutcome, settings: PointSettings, folder: Path) -> None:
     """Write a table of the start states and a JSON file of everything else."""
     name = _name(outcome.environment, outcome.dataset)
     columns = {

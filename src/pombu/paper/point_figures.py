@@ -53,7 +53,7 @@ COLORS = {FLAT: GREEN, TIMED: ORANGE}
 TITLES = {"Point2D": "2D-point", "Point3D": "3D-point"}
 
 
-def reproduce_histograms(
+def _reproduce_histograms(
     profile: Profile,
     out: Path,
     name: str = "figure-1",
@@ -67,11 +67,13 @@ def reproduce_histograms(
         name: [o for o in outcomes if o.environment == name]
         for name in settings.environments
     }
-    scores = {task: calibration_scores(found) for task, found in by_environment.items()}
+    scores = {
+        task: _calibration_scores(found) for task, found in by_environment.items()
+    }
     with style():
         plots.save_figure(draw_histograms(by_environment, bins), out, name)
-        plots.save_figure(draw_coverage(by_environment), out, "coverage")
-        plots.save_figure(draw_all_pairs(by_environment), out, "scatter")
+        plots.save_figure(_draw_coverage(by_environment), out, "coverage")
+        plots.save_figure(_draw_all_pairs(by_environment), out, "scatter")
     plots.write_csv(
         out / "histograms.csv",
         ("environment", "stage", "left", "right", "density"),
@@ -91,13 +93,13 @@ def reproduce_histograms(
     }
 
 
-def redraw_histograms(
+def _redraw_histograms(
     profile: Profile, kept: Path, out: Path, name: str = "figure-1"
 ) -> dict[str, Any]:
     """The same from as many datasets as were measured before."""
     settings = settings_of(name, profile)
     settings = take_datasets(settings, kept / "datasets", out / "datasets")
-    return reproduce_histograms(profile, out, name, settings)
+    return _reproduce_histograms(profile, out, name, settings)
 
 
 def ratios(outcome: PointOutcome, stage: str) -> np.ndarray:
@@ -142,7 +144,7 @@ def settings_of(reading: str, profile: Profile) -> PointSettings:
     return settings if reading == READINGS[0] else as_published(settings)
 
 
-def tell_histograms(numbers: dict[str, Any]) -> str:
+def _tell_histograms(numbers: dict[str, Any]) -> str:
     """How far from calibrated every stage is."""
     told = [
         f"{TITLES[name]}: "
@@ -158,7 +160,7 @@ def tell_histograms(numbers: dict[str, Any]) -> str:
     )
 
 
-def calibration_scores(outcomes: Sequence[PointOutcome]) -> dict[str, Any]:
+def _calibration_scores(outcomes: Sequence[PointOutcome]) -> dict[str, Any]:
     """Every calibration score by stage, and the diagnosis of independence."""
     stages = {
         stage: {
@@ -241,7 +243,7 @@ def draw_histograms(by_environment: Outcomes, bins: np.ndarray = BINS) -> Figure
     return figure
 
 
-def draw_all_pairs(by_environment: Outcomes) -> Figure:
+def _draw_all_pairs(by_environment: Outcomes) -> Figure:
     """Error against uncertainty over all datasets, each in units of its own spread.
 
     Datasets differ in the size of everything, and would rank states by that alone: both
@@ -280,7 +282,7 @@ def draw_all_pairs(by_environment: Outcomes) -> Figure:
     return figure
 
 
-def draw_coverage(by_environment: Outcomes) -> Figure:
+def _draw_coverage(by_environment: Outcomes) -> Figure:
     """How often the real Q lies inside intervals of nominal coverage."""
     figure, axes = grid(1, len(by_environment), width=3.2, height=3.1, sharey=True)
     for ax, (name, outcomes) in zip(axes[0], by_environment.items(), strict=True):
@@ -341,16 +343,16 @@ class ScatterSettings:
     pairs: int = 500
 
 
-def reproduce_scatter(profile: Profile, out: Path) -> dict[str, Any]:
+def _reproduce_scatter(profile: Profile, out: Path) -> dict[str, Any]:
     """Run one dataset, draw pairs of error and uncertainty, write everything."""
-    experiment = scatter_experiment(profile)
+    experiment = _scatter_experiment(profile)
     pairs = min(ScatterSettings.pairs, experiment.start_states)
     settings = ScatterSettings(experiment, pairs)
     (outcome,) = run_datasets(experiment, out / "datasets", _print_progress)
     rng = np.random.default_rng(experiment.seed)
     chosen = np.sort(rng.choice(len(outcome.error), pairs, replace=False))
     with style():
-        plots.save_figure(draw_scatter(outcome, chosen), out, "figure-scatter")
+        plots.save_figure(_draw_scatter(outcome, chosen), out, "figure-scatter")
     stages = list(outcome.sigma)
     plots.write_csv(
         out / "pairs.csv",
@@ -376,24 +378,24 @@ def reproduce_scatter(profile: Profile, out: Path) -> dict[str, Any]:
     return summary
 
 
-def redraw_scatter(profile: Profile, kept: Path, out: Path) -> dict[str, Any]:
+def _redraw_scatter(profile: Profile, kept: Path, out: Path) -> dict[str, Any]:
     """The same from a dataset that was measured before."""
-    take_datasets(scatter_experiment(profile), kept / "datasets", out / "datasets")
-    return reproduce_scatter(profile, out)
+    take_datasets(_scatter_experiment(profile), kept / "datasets", out / "datasets")
+    return _reproduce_scatter(profile, out)
 
 
-def scatter_experiment(profile: Profile) -> PointSettings:
+def _scatter_experiment(profile: Profile) -> PointSettings:
     """One dataset of Figure 1's."""
     return replace(POINT_PROFILES[profile], environments=("Point2D",), datasets=1)
 
 
-def tell_scatter(numbers: dict[str, Any]) -> str:
+def _tell_scatter(numbers: dict[str, Any]) -> str:
     """How well the uncertainty orders the errors at every stage."""
     told = [f"{stage_title(k)} {row['spearman']:.2f}" for k, row in numbers.items()]
     return f"rank correlation of error and σ by training of V: {', '.join(told)}"
 
 
-def draw_scatter(outcome: PointOutcome, chosen: np.ndarray) -> Figure:
+def _draw_scatter(outcome: PointOutcome, chosen: np.ndarray) -> Figure:
     """One panel per stage; between the lines the error is within 1 or 2 sigma."""
     stages = list(outcome.sigma)
     figure, axes = grid(1, len(stages), width=2.4, height=2.6, sharey=True)
@@ -419,23 +421,23 @@ FIGURE_1 = Reproduction(
     "figure-1",
     "Figure 1: histograms of error/uncertainty in 2D- and 3D-point (two hours)",
     "paper",
-    reproduce=reproduce_histograms,
-    tell=tell_histograms,
-    redraw=redraw_histograms,
+    reproduce=_reproduce_histograms,
+    tell=_tell_histograms,
+    redraw=_redraw_histograms,
 )
 FIGURE_1_CODE = Reproduction(
     "figure-1-code",
     "Figure 1 as the published code reads it: one pool of trajectories (two hours)",
     "paper",
-    reproduce=partial(reproduce_histograms, name="figure-1-code"),
-    tell=tell_histograms,
-    redraw=partial(redraw_histograms, name="figure-1-code"),
+    reproduce=partial(_reproduce_histograms, name="figure-1-code"),
+    tell=_tell_histograms,
+    redraw=partial(_redraw_histograms, name="figure-1-code"),
 )
 FIGURE_SCATTER = Reproduction(
     "figure-scatter",
     "Appendix D: error against uncertainty in 2D-point, 500 pairs (minutes)",
     "paper",
-    reproduce=reproduce_scatter,
-    tell=tell_scatter,
-    redraw=redraw_scatter,
+    reproduce=_reproduce_scatter,
+    tell=_tell_scatter,
+    redraw=_redraw_scatter,
 )

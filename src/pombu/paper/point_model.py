@@ -333,7 +333,7 @@ def train_values(
     published = None
     if settings.value_pool:
         made_once = jax.random.fold_in(pool_key, 1)
-        published = imagine_samples(model, settings.value_pool, made_once)
+        published = _imagine_samples(model, settings.value_pool, made_once)
     literal: list[TrainedValue] = []
     done = 0
     for target in settings.value_epochs:
@@ -345,7 +345,7 @@ def train_values(
             done = target
         literal.append(TrainedValue(done, learner.value))
 
-    pool = imagine_samples(model, settings.flat_pool, pool_key)
+    pool = _imagine_samples(model, settings.flat_pool, pool_key)
     with_clock = jnp.concatenate([pool.states, pool.clock], axis=-1)
     flat, losses = _until_flat(settings, learner, pool, flat_key)
     timed_flat, timed_losses = _until_flat(
@@ -371,7 +371,7 @@ def _literal(
     if pool is None:
         count = epochs * settings.virtual_trajectories
         rows = jnp.arange(count).reshape(epochs, -1)
-        data = imagine_samples(model, count, data_key)
+        data = _imagine_samples(model, count, data_key)
     else:
         rows = jnp.broadcast_to(
             jnp.arange(settings.value_pool), (epochs, settings.value_pool)
@@ -412,7 +412,7 @@ def _until_flat(
 
 
 @partial(jax.jit, static_argnames="count")
-def imagine_samples(model: PointModel, count: int, key: PRNGKeyArray) -> ValueSamples:
+def _imagine_samples(model: PointModel, count: int, key: PRNGKeyArray) -> ValueSamples:
     """``count`` fresh imagined trajectories, trajectory first."""
     start_key, roll_key = jax.random.split(key)
     contract = model.dynamics.contract

@@ -41,7 +41,7 @@ class Settings:
     readings: Mapping[str, PointSettings]
 
 
-def reproduce_recalibrated(profile: Profile, out: Path) -> dict[str, Any]:
+def _reproduce_recalibrated(profile: Profile, out: Path) -> dict[str, Any]:
     """Correct sigma of the finished datasets beside OUT, each by all the others."""
     found = {
         reading: outcomes
@@ -75,7 +75,7 @@ def reproduce_recalibrated(profile: Profile, out: Path) -> dict[str, Any]:
     with style():
         figure = draw_histograms(named_corrected)
         plots.save_figure(figure, out, "figure-1-recalibrated")
-        plots.save_figure(draw_z_squared(named, named_corrected), out, "z-squared")
+        plots.save_figure(_draw_z_squared(named, named_corrected), out, "z-squared")
     plots.write_json(out / "recalibrated.json", scores)
     used = {reading: settings_of(reading, profile) for reading in found}
     write_provenance(out, "figure-1-recalibrated", profile, Settings(used))
@@ -108,7 +108,7 @@ def _finished(
     return found
 
 
-def tell_recalibrated(numbers: dict[str, Any]) -> str:
+def _tell_recalibrated(numbers: dict[str, Any]) -> str:
     """What the corrected intervals hold."""
     told = [
         f"{name}: "
@@ -145,7 +145,7 @@ def _scales(outcomes: Sequence[PointOutcome]) -> dict[str, list[float]]:
     }
 
 
-def draw_z_squared(raw: Outcomes, corrected: Outcomes) -> Figure:
+def _draw_z_squared(raw: Outcomes, corrected: Outcomes) -> Figure:
     """Mean z^2 of every dataset, before and after recalibration, and what is due."""
     figure, axes = grid(1, len(raw), width=4.6, height=3.0, sharey=True)
     for ax, (name, outcomes) in zip(axes[0], raw.items(), strict=True):
@@ -190,8 +190,8 @@ FIGURE_1_RECALIBRATED = Reproduction(
     "figure-1-recalibrated",
     "Figure 1 with a scale of σ from the other datasets (of figure-1 beside OUT)",
     "paper",
-    reproduce=reproduce_recalibrated,
-    tell=tell_recalibrated,
+    reproduce=_reproduce_recalibrated,
+    tell=_tell_recalibrated,
     # It is made of datasets beside OUT, which are drawn again before it.
-    redraw=lambda profile, kept, out: reproduce_recalibrated(profile, out),
+    redraw=lambda profile, kept, out: _reproduce_recalibrated(profile, out),
 )

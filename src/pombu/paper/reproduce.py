@@ -52,7 +52,7 @@ class ItemSettings:
     """Runs that were made with other values than the preset has today."""
 
 
-def write_item(
+def _write_item(
     name: str, item: Item, results: Results, request: Request
 ) -> dict[str, Any]:
     """Write everything; gives the headline numbers."""
@@ -61,21 +61,21 @@ def write_item(
     with style():
         for suffix, figure in item.draw(results).items():
             plots.save_figure(figure, out, f"{name}{suffix}")
-    write_curves(results, item.metrics, out / "curves.csv")
+    _write_curves(results, item.metrics, out / "curves.csv")
     summary = {**summarise(results), **item.numbers(results)}
     plots.write_json(out / "summary.json", summary)
     departing = departures(results)
     settings = ItemSettings(tuple(results.panels), departing)
     asked = options(request)
     write_provenance(out, name, results.profile, settings, asked)
-    keep_runs(results, out / "runs")
+    _keep_runs(results, out / "runs")
     write_line(
         out,
         name,
         results.profile,
         headline(results),
         results.missing,
-        "; ".join(filter(None, (few_seeds(results), _other_values(departing)))),
+        "; ".join(filter(None, (_few_seeds(results), _other_values(departing)))),
         asked,
     )
     return summary
@@ -139,7 +139,7 @@ def options(request: Request) -> str:
     return "".join(f" {k} {v}" for k, v in given.items() if v is not None)
 
 
-def write_curves(results: Results, metrics: Sequence[str], path: Path) -> Path:
+def _write_curves(results: Results, metrics: Sequence[str], path: Path) -> Path:
     """Every seed's curve, row by row."""
     columns = ("iteration", "real_steps", "imagined_steps", *metrics)
     rows = [
@@ -214,7 +214,7 @@ def imagined_steps(group: Group) -> float:
     return float(np.mean([c.rows[-1].get("imagined_steps", 0) for c in group.curves]))
 
 
-def few_seeds(results: Results) -> str:
+def _few_seeds(results: Results) -> str:
     """A warning where an arm has fewer seeds than the paper's three or five."""
     few = [
         (len(group.curves), group.panel.paper_seeds)
@@ -237,7 +237,7 @@ def _other_values(departing: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def keep_runs(results: Results, folder: Path) -> None:
+def _keep_runs(results: Results, folder: Path) -> None:
     """Copy what a run leaves for others to check; the item can be drawn from it."""
     for group in results.groups:
         for job, curve in _with_jobs(group):
@@ -306,7 +306,7 @@ _MODULES = {
     "figure-scatter": "point_figures",
     "overview": "pages",
     "paper-beside-fast": "learning_curves",
-    "studies": "parts",
+    "studies": "costs",
     "table-1": "tables",
     "table-2": "tables",
     "targets": "targets",
@@ -368,7 +368,7 @@ def _require_sizes_matter(found: Reproduction, request: Request) -> None:
         )
 
 
-def is_computed(found: Reproduction) -> bool:
+def _is_computed(found: Reproduction) -> bool:
     """Whether it is computed from scratch, not drawn from runs or other results."""
     return found.reproduce is not None and found.name not in PAGES
 
@@ -381,7 +381,7 @@ def _require_runs(found: Reproduction, request: Request) -> None:
         "--seeds": request.seeds is not None,
         "--from": bool(request.sources),
     }
-    if is_computed(found) and any(given.values()):
+    if _is_computed(found) and any(given.values()):
         flags = " and ".join(flag for flag, is_given in given.items() if is_given)
         raise UsageError(
             f"{found.name} is computed without training runs, so {flags} says nothing: "
@@ -398,7 +398,7 @@ def _do(
     results = gather_results(panels_of(found.item, request), request, watcher)
     if not results.any:
         return None, results.missing
-    return write_item(found.name, found.item, results, request), results.missing
+    return _write_item(found.name, found.item, results, request), results.missing
 
 
 def reproduce_all(request: Request, watcher: Watcher) -> tuple[Numbers, list[str]]:
@@ -417,7 +417,7 @@ def reproduce_all(request: Request, watcher: Watcher) -> tuple[Numbers, list[str
         _share_dataset(request.out, out)
         own: Numbers | None
         lacking: list[str]
-        if is_computed(found) and not request.train:
+        if _is_computed(found) and not request.train:
             own, lacking = _redraw(found, request.sources, out, watcher), []
         else:
             own, lacking = _do(found, replace(drawing, out=out), watcher)

@@ -53,12 +53,12 @@ REPEATS = 3
 """Of a timed piece of work, the fastest of which counts."""
 
 
-def cheetah_panel(profile: Profile) -> list[Panel]:
+def _cheetah_panel(profile: Profile) -> list[Panel]:
     """Table 1: Figure 2's HalfCheetah."""
     return [panel for panel in task_panels(profile) if panel.title == "HalfCheetah"]
 
 
-def sample_rows(results: Results) -> list[tuple[str, ...]]:
+def _sample_rows(results: Results) -> list[tuple[str, ...]]:
     """Table 1: method, source and numbers: ours, and below it the paper's."""
     (panel,) = results.panels
     found: list[tuple[str, ...]] = []
@@ -71,7 +71,7 @@ def sample_rows(results: Results) -> list[tuple[str, ...]]:
     return found
 
 
-def draw_samples(results: Results) -> Mapping[str, Figure]:
+def _draw_samples(results: Results) -> Mapping[str, Figure]:
     """Table 1 as a picture."""
     (panel,) = results.panels
     note = (
@@ -82,16 +82,16 @@ def draw_samples(results: Results) -> Mapping[str, Figure]:
         note = f"{note} ({STAND_IN_NOTE})"
     drawn = [
         (label if source == "ours" else "", source, *rest)
-        for label, source, *rest in sample_rows(results)
+        for label, source, *rest in _sample_rows(results)
     ]
     return {"": draw_table(("", "", *SAMPLE_COLUMNS), drawn, note)}
 
 
-def sample_numbers(results: Results) -> Mapping[str, Any]:
+def _sample_numbers(results: Results) -> Mapping[str, Any]:
     """Table 1, and the time that the uncertainty takes."""
     header = ("method", "source", *SAMPLE_COLUMNS)
     return {
-        "table": [dict(zip(header, row, strict=True)) for row in sample_rows(results)],
+        "table": [dict(zip(header, row, strict=True)) for row in _sample_rows(results)],
         "uncertainty_minutes": {
             group.arm.label: uncertainty_minutes(group.curves[0])
             for group in results.of(results.panels[0])
@@ -140,13 +140,13 @@ def uncertainty_minutes(curve: Curve) -> float:
         int(config["imagination"]["trajectories"]),
     )
     hidden = tuple(int(width) for width in config["value"]["hidden"])
-    seconds = batch_seconds(shape, task.observation_dim, hidden)
+    seconds = _batch_seconds(shape, task.observation_dim, hidden)
     steps = curve.rows[-1].get("imagined_steps", 0.0)
     return seconds * steps / (shape[1] * shape[2]) / 60
 
 
 @lru_cache(maxsize=16)
-def batch_seconds(
+def _batch_seconds(
     shape: tuple[int, int, int], observation_dim: int, hidden: tuple[int, ...]
 ) -> float:
     """Seconds of one core for a batch of K members, H steps and N trajectories.
@@ -173,7 +173,7 @@ def batch_seconds(
     return min(times)
 
 
-def long_panels(profile: Profile) -> list[Panel]:
+def _long_panels(profile: Profile) -> list[Panel]:
     """Table 2: one panel per task, with the alive bonus of the published numbers."""
     return [
         at(
@@ -205,7 +205,7 @@ def return_rows(results: Results) -> list[tuple[str, ...]]:
     return found
 
 
-def draw_return_table(results: Results) -> Mapping[str, Figure]:
+def _draw_return_table(results: Results) -> Mapping[str, Figure]:
     """Table 2 as a picture, its curves, and the profiles of methods with whole runs."""
     note = "An empty cell has no run. Ant and Walker2d with an alive bonus of 1."
     if results.profile == "smoke":
@@ -215,15 +215,19 @@ def draw_return_table(results: Results) -> Mapping[str, Figure]:
     return {
         "": table,
         "-curves": draw_returns(results),
-        **({"-profiles": draw_profiles(results)} if normalised_scores(results) else {}),
+        **(
+            {"-profiles": _draw_profiles(results)}
+            if _normalised_scores(results)
+            else {}
+        ),
     }
 
 
-def draw_profiles(results: Results) -> Figure:
+def _draw_profiles(results: Results) -> Figure:
     """The share of runs above each score; 0 is random, 1 the paper's POMBU."""
     figure, axes = grid(1, 1, width=5.0, height=3.4)
     axis = axes[0, 0]
-    scores = normalised_scores(results)
+    scores = _normalised_scores(results)
     every = np.concatenate([[0.0, 1.0], *scores.values()])
     thresholds = np.linspace(every.min(), every.max(), 200)
     for arm in METHODS:
@@ -238,7 +242,7 @@ def draw_profiles(results: Results) -> Figure:
     return figure
 
 
-def normalised_scores(results: Results) -> dict[str, np.ndarray]:
+def _normalised_scores(results: Results) -> dict[str, np.ndarray]:
     """Every whole run's score over all tasks, by method."""
     found: dict[str, list[float]] = {}
     for panel in results.panels:
@@ -252,9 +256,9 @@ def normalised_scores(results: Results) -> dict[str, np.ndarray]:
     return {label: np.array(scores) for label, scores in found.items()}
 
 
-def return_numbers(results: Results) -> Mapping[str, Any]:
+def _return_numbers(results: Results) -> Mapping[str, Any]:
     """The normalised scores behind the profiles."""
-    scores = {k: v.tolist() for k, v in normalised_scores(results).items()}
+    scores = {k: v.tolist() for k, v in _normalised_scores(results).items()}
     return {"normalised_scores": scores}
 
 
@@ -266,11 +270,11 @@ TABLE_1 = Reproduction(
     "table-1",
     "Table 1: return, time and samples on HalfCheetah (figure-2's runs; hours)",
     "fast",
-    Item(cheetah_panel, draw_samples, numbers=sample_numbers),
+    Item(_cheetah_panel, _draw_samples, numbers=_sample_numbers),
 )
 TABLE_2 = Reproduction(
     "table-2",
     "Table 2: four tasks, H = 1000, 200k steps, all methods (fast: days)",
     "fast",
-    Item(long_panels, draw_return_table, numbers=return_numbers),
+    Item(_long_panels, _draw_return_table, numbers=_return_numbers),
 )

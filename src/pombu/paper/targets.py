@@ -76,7 +76,7 @@ class Race:
         return sum(one.real_steps is not None for one in self.arrivals)
 
 
-def reproduce_from(request: Request) -> dict[str, Any]:
+def _reproduce_from(request: Request) -> dict[str, Any]:
     """Write the table as README.md, CSV, JSON and picture.
 
     Raises:
@@ -101,7 +101,7 @@ def reproduce_from(request: Request) -> dict[str, Any]:
     settings = TargetSettings(TASK, GOALS, sources)
     write_provenance(out, "targets", request.profile, settings)
     (out / "README.md").write_text(_page(rows))
-    write_line(out, "targets", request.profile, tell(found))
+    write_line(out, "targets", request.profile, _tell(found))
     return {
         f"H = {race.horizon}, {race.target:g}, {race.method}": [
             one.real_steps for one in race.arrivals
@@ -138,7 +138,7 @@ def races(curves: Sequence[Curve]) -> list[Race]:
                 Race(
                     horizon,
                     target,
-                    label + (MARK if any(map(is_other, group)) else ""),
+                    label + (MARK if any(map(_is_other, group)) else ""),
                     tuple(arrival(c, target) for c in group),
                 )
                 for label, group in groups.items()
@@ -147,7 +147,7 @@ def races(curves: Sequence[Curve]) -> list[Race]:
     return found
 
 
-def is_other(curve: Curve) -> bool:
+def _is_other(curve: Curve) -> bool:
     """Whether a run has other values than its preset has today."""
     spec = curve.run.spec
     horizon = spec.config["env"].get("horizon")
@@ -200,7 +200,7 @@ def row(race: Race) -> tuple[str, ...]:
     )
 
 
-def tell(found: Sequence[Race]) -> str:
+def _tell(found: Sequence[Race]) -> str:
     """The quickest method to every target."""
     told = []
     for horizon, targets in GOALS.items():
@@ -257,5 +257,5 @@ TARGETS = Reproduction(
     "targets",
     "time and steps to a return on HalfCheetah, from runs that exist (--from RUNS)",
     "fast",
-    reproduce_from=reproduce_from,
+    reproduce_from=_reproduce_from,
 )

@@ -282,7 +282,7 @@ def _whole(least: int, below: int) -> Any:
     return read
 
 
-def read_minutes(value: Any) -> float:
+def _read_minutes(value: Any) -> float:
     """A time limit."""
     if type(value) not in (int, float) or not 0 < value < math.inf:
         raise NotAcceptedError
@@ -312,7 +312,7 @@ _KEYS: Keys = {
     **COMMON_KEYS,
     "objective": ("'final' or 'area'", _objective),
     "trials": ("a whole number from 1 on", _whole(1, 10**6)),
-    "minutes": ("a number above 0", read_minutes),
+    "minutes": ("a number above 0", _read_minutes),
     "startup_trials": ("a whole number from 1 on", _whole(1, 10**6)),
     "sampler_seed": ("a whole number from 0 on", _whole(0, MOST_SEED)),
     "pruning": ("true, false or a table with warmup = 0 to 1", _pruning),

@@ -96,7 +96,7 @@ def _is_complete(trial: Any) -> bool:
     return bool(trial.state.name == "COMPLETE")
 
 
-def state_of(trial: Any) -> str:
+def _state_of(trial: Any) -> str:
     """How a trial of Optuna ended, in our words."""
     if FAILURE in trial.user_attrs:
         return "failed"
@@ -111,7 +111,7 @@ def write_results(study: Any, tuning: Tuning, folder: Path) -> None:
     summary: dict[str, Any] = {
         "searched": tuning.definition,
         "tuned_on_seeds": list(tuning.seeds),
-        "trials": dict(Counter(map(state_of, study.trials))),
+        "trials": dict(Counter(map(_state_of, study.trials))),
         "versions": versions(),
     }
     if best is not None:
@@ -170,7 +170,7 @@ def _table(study: Any, tuning: Tuning) -> str:
         writer.writerow(
             [
                 trial.number,
-                state_of(trial),
+                _state_of(trial),
                 _cell(trial.value),
                 *map(_cell, scores),
                 *(_cell(trial.params.get(key)) for key in keys),
@@ -215,10 +215,10 @@ def write_importance(study: Any, folder: Path) -> None:
         return
     summary = parse_json((folder / SUMMARY).read_bytes())
     write_json(folder / SUMMARY, {**summary, "importance": found})
-    draw_importance(found, folder / IMPORTANCE)
+    _draw_importance(found, folder / IMPORTANCE)
 
 
-def draw_importance(found: Mapping[str, float], path: Path) -> None:
+def _draw_importance(found: Mapping[str, float], path: Path) -> None:
     """A bar for every option, the most important one on top."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

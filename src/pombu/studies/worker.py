@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
     folder, number, *rest = arguments
     for name in THREADS:
         os.environ[name] = number
-    threading.Thread(target=stop_with_parent, daemon=True).start()
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
     with claimed_cores(int(number)):
         try:
             finished = train(Path(folder), sys.stdout, rest[0] if rest else None)
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if finished else INTERRUPTED
 
 
-def stop_with_parent() -> None:
+def _stop_with_parent() -> None:
     """Save and stop when the study that started this process is gone."""
     sys.stdin.read()
     os.kill(os.getpid(), signal.SIGTERM)

@@ -63,7 +63,7 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def stage_times(progress: Progress) -> dict[str, float]:
+def _stage_times(progress: Progress) -> dict[str, float]:
     """Seconds of each stage of the last iteration."""
     return {
         name.removesuffix(STAGE_SUFFIX): value
@@ -116,7 +116,7 @@ class PlainLines(Callback):
     def on_iteration(self, progress: Progress) -> bool | None:
         """Print the iteration."""
         self._time_left.mark(progress.real_steps)
-        times = ", ".join(f"{k} {v:.1f}" for k, v in stage_times(progress).items())
+        times = ", ".join(f"{k} {v:.1f}" for k, v in _stage_times(progress).items())
         parts = [
             f"iteration {progress.iteration}",
             far(progress),
@@ -172,7 +172,7 @@ class LiveTable(Callback):
         """Show the new numbers."""
         self._time_left.mark(progress.real_steps)
         self._progress = progress
-        self._last_seconds = stage_times(progress)
+        self._last_seconds = _stage_times(progress)
         return None
 
     def on_message(self, text: str) -> None:
@@ -198,7 +198,7 @@ class LiveTable(Callback):
         times = ", ".join(f"{k} {v:.1f}" for k, v in self._last_seconds.items())
         table.add_row("stage seconds", times)
         total, done = progress.total_steps, progress.real_steps
-        if is_offline(progress):
+        if _is_offline(progress):
             total, done = progress.offline, progress.iteration
         table.add_row("", ProgressBar(total, done, width=60))
         if self._stage == "done":
@@ -208,7 +208,7 @@ class LiveTable(Callback):
         return Group(table, self._spinner)
 
 
-def is_offline(progress: Progress) -> bool:
+def _is_offline(progress: Progress) -> bool:
     """Whether no real step has been taken to learn from, and none is due yet."""
     return progress.offline > 0 and not (
         progress.real_steps or progress.iteration > progress.offline
@@ -217,7 +217,7 @@ def is_offline(progress: Progress) -> bool:
 
 def far(progress: Progress) -> str:
     """How far the run has come."""
-    if is_offline(progress):
+    if _is_offline(progress):
         return f"{progress.iteration} of {progress.offline} iterations offline"
     return f"{progress.real_steps:,} of {progress.total_steps:,} real steps"
 
@@ -225,7 +225,7 @@ def far(progress: Progress) -> str:
 def shown(progress: Progress) -> list[tuple[str, float]]:
     """The metrics worth a line that this run has."""
     metrics = progress.metrics
-    labels = {**SHOWN, **SHOWN_OFFLINE} if is_offline(progress) else SHOWN
+    labels = {**SHOWN, **SHOWN_OFFLINE} if _is_offline(progress) else SHOWN
     return [(label, metrics[name]) for name, label in labels.items() if name in metrics]
 
 
@@ -245,7 +245,7 @@ def display(console: Console | None = None) -> Callback:
     return LiveTable(console) if console.is_terminal else PlainLines(console)
 
 
-def require(package: str, extra: str) -> None:
+def _require(package: str, extra: str) -> None:
     """Say how to get a logger's package before the run starts.
 
     Raises:
@@ -263,7 +263,7 @@ class TensorBoard(Callback):
 
     def __init__(self, folder: Path | None = None) -> None:
         """Write into `folder`; None is `tensorboard` in the run folder."""
-        require("tensorboardX", "tensorboard")
+        _require("tensorboardX", "tensorboard")
         self._folder = folder
         self._writer: Any = None
 
@@ -292,7 +292,7 @@ class WeightsAndBiases(Callback):
 
     def __init__(self, project: str = "pombu") -> None:
         """Check that the client is installed."""
-        require("wandb", "wandb")
+        _require("wandb", "wandb")
         self._project = project
         self._run: Any = None
 

@@ -126,7 +126,7 @@ def learn(
                     f"Measuring what was learned in {number} more episodes; "
                     "every step is planned, so this takes a while."
                 )
-            write_evaluation(run, algorithm.task, policy, number)
+            _write_evaluation(run, algorithm.task, policy, number)
         return result
 
 
@@ -464,7 +464,7 @@ def _require_episodes(number: Any) -> None:
         )
 
 
-def write_evaluation(
+def _write_evaluation(
     run: Run, task: Task, policy: Policy, episodes: int = FINAL_EPISODES
 ) -> None:
     """Measure a run's last policy, with and without its noise, and a random one.

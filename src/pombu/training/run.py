@@ -451,7 +451,7 @@ def provenance() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "usable_cores": usable_cores(),
         "packages": versions(),
-        "git": git_state(Path(__file__).parent),
+        "git": _git_state(Path(__file__).parent),
     }
 
 
@@ -466,7 +466,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def git_state(folder: Path) -> dict[str, Any] | None:
+def _git_state(folder: Path) -> dict[str, Any] | None:
     """Commit of the source and whether it was changed; None outside a git checkout."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:

@@ -29,8 +29,7 @@ from jaxtyping import Array, Float, Float64, Int
 from numpy import ndarray
 
 from pombu.errors import UsageError
-from pombu.uncertainty.algorithm1 import Correlation, q_uncertainty
-from pombu.uncertainty.arrays import like, to_numpy
+from pombu.uncertainty.algorithm1 import Correlation, like, q_uncertainty, to_numpy
 
 Member = Callable[[Any, Any], Any]
 """(states, actions) -> next_states, or (next_states, rewards)."""
@@ -103,7 +102,7 @@ def gaussian_member(
     return member
 
 
-def one_step(
+def _one_step(
     member: Member, reward: Reward | None, states: Any, actions: Any, name: str
 ) -> tuple[Any, Float[ndarray, "*batch"]]:
     """A member's next states, as it gave them, and rewards (means over its samples)."""
@@ -132,7 +131,7 @@ def _predict(
     name: str,
 ) -> tuple[Float[ndarray, "*batch"], Float[ndarray, "*batch"]]:
     """A member's rewards and the values of its next states, means over its samples."""
-    next_states, rewards = one_step(member, reward, states, actions, name)
+    next_states, rewards = _one_step(member, reward, states, actions, name)
     values = _scalars(value(next_states), next_states.shape[:-1], f"value({name})")
     sampled = values.ndim > rewards.ndim
     return rewards, values.mean(axis=0) if sampled else values
@@ -334,7 +333,7 @@ def _roll(
     for chosen in choice:
         actions = policy(states)
         steps = [
-            one_step(member, reward, states, actions, f"members[{k}]")
+            _one_step(member, reward, states, actions, f"members[{k}]")
             for k, member in enumerate(members)
         ]
         visited.append(to_numpy(states))

@@ -27,7 +27,7 @@ from jaxtyping import Float64, Int
 from numpy import ndarray
 
 from pombu.errors import UsageError
-from pombu.uncertainty.arrays import to_numpy
+from pombu.uncertainty.algorithm1 import to_numpy
 from pombu.uncertainty.calibration import checked
 
 KINDS = ("scale", "isotonic", "conformal")

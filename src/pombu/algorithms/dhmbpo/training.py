@@ -53,7 +53,7 @@ REPORTED = (
 
 def distribution_rollout(
     policy: SquashedPolicy,
-    world: Imagination,
+    imagination: Imagination,
     real: Float[Array, "r o"],
     filled: Int[Array, ""],
     key: PRNGKeyArray,
@@ -71,11 +71,11 @@ def distribution_rollout(
 
     def step(states: Array, key: PRNGKeyArray) -> tuple[Array, Array]:
         act, move, fresh, order = jax.random.split(key, 4)
-        actions, _ = policy.sample(world.normal(states), act)
+        actions, _ = policy.sample(imagination.normal(states), act)
         following, _, ends = move_blocks(
-            world, states, actions, members, move, order, config.draw
+            imagination, states, actions, members, move, order, config.draw
         )
-        over = ends | ~world.dynamics.plausible(following, config.runaway)
+        over = ends | ~imagination.dynamics.plausible(following, config.runaway)
         states = jnp.where(over[:, None], stored(fresh), following)
         return states, states
 
@@ -89,7 +89,7 @@ def distribution_rollout(
 
 def training_rollout(
     policy: SquashedPolicy,
-    world: Imagination,
+    imagination: Imagination,
     starts: Float[Array, "b o"],
     key: PRNGKeyArray,
     config: DHMBPOConfig,
@@ -103,7 +103,7 @@ def training_rollout(
     states, actions, log_probs, rewards, lives = [], [], [], [], []
     for number in range(config.training_steps + 1):
         act, move, order = jax.random.split(jax.random.fold_in(key, number), 3)
-        action, log_prob = policy.sample(world.normal(state), act)
+        action, log_prob = policy.sample(imagination.normal(state), act)
         states.append(state)
         actions.append(action)
         log_probs.append(log_prob)
@@ -111,9 +111,9 @@ def training_rollout(
         if number == config.training_steps:
             break
         following, reward, ends = move_blocks(
-            world, state, action, members, move, order, config.draw
+            imagination, state, action, members, move, order, config.draw
         )
-        lost = ~world.dynamics.plausible(following, config.runaway)
+        lost = ~imagination.dynamics.plausible(following, config.runaway)
         # A state that is no number must not reach the gradient, not even times 0.
         state = jnp.where(lost[:, None], state, following)
         rewards.append(jnp.where(lost, 0.0, reward))
@@ -132,7 +132,7 @@ def local_along(
     policy: SquashedPolicy,
     guides: Critics,
     bounds: Float[Array, "2"],
-    world: Imagination,
+    imagination: Imagination,
     config: DHMBPOConfig,
 ) -> Float[Array, "H n"]:
     """Local uncertainty at each step of the first `uncertainty_rows` rollouts.
@@ -146,15 +146,15 @@ def local_along(
         policy: the actor of V.
         guides: the critics whose mean is V.
         bounds: range of Q.
-        world: where to imagine.
+        imagination: where to imagine.
         config: how many rollouts, and how long they are.
     """
     rows, steps = config.uncertainty_rows, config.training_steps
     policy = jax.lax.stop_gradient(policy)
     states = rollout.states[:-1, :rows].reshape(steps * rows, -1)
     actions = rollout.actions[:-1, :rows].reshape(steps * rows, -1)
-    predicted = world.dynamics.step(states, world.box.to_box(actions))
-    normal = world.normal(predicted.states)
+    predicted = imagination.dynamics.step(states, imagination.box.to_box(actions))
+    normal = imagination.normal(predicted.states)
     values = jnp.mean(guides.values(normal, policy.mode(normal), bounds), 0)
     values = jnp.where(predicted.ends, 0.0, values)
     local = local_uncertainty(predicted.rewards, values, config.gamma)
@@ -166,12 +166,12 @@ def past_the_end(
     critics: Critics,
     bounds: Float[Array, "2"],
     tail: VarianceValue | None,
-    world: Imagination,
+    imagination: Imagination,
     config: DHMBPOConfig,
 ) -> Float[Array, " n"]:
     """U of what lies past those rollouts: U_psi, or else the critics' variance."""
     rows = config.uncertainty_rows
-    end = world.normal(rollout.states[-1, :rows])
+    end = imagination.normal(rollout.states[-1, :rows])
     if tail is not None:
         return predict_variance(tail, end)
     return jnp.var(critics.values(end, rollout.actions[-1, :rows], bounds), 0)
@@ -180,14 +180,14 @@ def past_the_end(
 def uncertainty_along(
     rollout: TrainingRollout,
     networks: Networks,
-    world: Imagination,
+    imagination: Imagination,
     config: DHMBPOConfig,
 ) -> Float[Array, " n"]:
     """sqrt(U) of the first `uncertainty_rows` training rollouts."""
     critics, bounds = networks.critics, networks.bounds
-    local = local_along(rollout, networks.policy, critics, bounds, world, config)
+    local = local_along(rollout, networks.policy, critics, bounds, imagination, config)
     tail = None if networks.tail is None else networks.tail.value
-    beyond = past_the_end(rollout, critics, bounds, tail, world, config)
+    beyond = past_the_end(rollout, critics, bounds, tail, imagination, config)
     alive = rollout.alive[:, : config.uncertainty_rows]
     return sqrt_u(local, alive, beyond, config.gamma)
 
@@ -202,12 +202,12 @@ def improve_tail(
     memory: Any,
     rollout: TrainingRollout,
     local: Float[Array, "H n"],
-    world: Imagination,
+    imagination: Imagination,
     config: DHMBPOConfig,
 ) -> tuple[Tail, Any]:
     """One step of U_psi at the first states towards Algorithm 1 along the rollouts."""
     rows, settings = config.uncertainty_rows, config.actor_critic
-    first, last = (world.normal(rollout.states[t, :rows]) for t in (0, -1))
+    first, last = (imagination.normal(rollout.states[t, :rows]) for t in (0, -1))
     beyond = predict_variance(tail.slow, last)
     goal = propagate(local, config.gamma, rollout.alive[1:, :rows], beyond)[0]
     goal = jax.lax.stop_gradient(goal)
@@ -227,7 +227,7 @@ def improve_tail(
 def update(
     networks: Networks,
     optimisers: Optimisers,
-    world: Imagination,
+    imagination: Imagination,
     starts: Float[Array, "b o"],
     first: Bool[Array, ""],
     acts: Bool[Array, ""],
@@ -240,7 +240,7 @@ def update(
     Args:
         networks: what is trained.
         optimisers: Adam's memory.
-        world: where to imagine.
+        imagination: where to imagine.
         starts: states that the rollout begins in.
         first: whether it is a run's first update, which sets the bounds of Q.
         acts: whether the actor and the temperature learn as well.
@@ -254,7 +254,7 @@ def update(
     temperature = jnp.exp(networks.log_temperature)
     # 1. Roll out once; the critics learn from its values, the actor through it.
     rollout, pull_back = jax.vjp(
-        lambda policy: training_rollout(policy, world, starts, roll_key, config),
+        lambda policy: training_rollout(policy, imagination, starts, roll_key, config),
         networks.policy,
     )
     # 2. Bounds of Q.
@@ -262,7 +262,7 @@ def update(
     rate = jnp.where(first, 1.0, settings.bound_rate)
     bounds = networks.bounds + rate * (found - networks.bounds)
     # 3. Critics towards the expanded target of the first state and action.
-    start, last = world.normal(starts), world.normal(rollout.states[-1])
+    start, last = imagination.normal(starts), imagination.normal(rollout.states[-1])
     order = jax.random.permutation(pick_key, settings.critics)
     judges = networks.targets.some(order[: settings.subset])
     tails = judges.values(last, rollout.actions[-1], bounds)
@@ -280,15 +280,17 @@ def update(
         guides = critics.some(order[-settings.actor_subset :])
 
     def actor_loss(rollout: TrainingRollout) -> tuple[Array, tuple[Array, Any]]:
-        end = world.normal(rollout.states[-1])
+        end = imagination.normal(rollout.states[-1])
         values = guides.values(end, rollout.actions[-1], bounds)
         value = soft_value(rollout, jnp.mean(values, 0), temperature, config.gamma)
         loss = -jnp.mean(value)
         if not config.kappa and networks.tail is None:
             return loss, (values, None)
-        local = local_along(rollout, networks.policy, guides, bounds, world, config)
+        local = local_along(
+            rollout, networks.policy, guides, bounds, imagination, config
+        )
         tail = None if networks.tail is None else networks.tail.value
-        beyond = past_the_end(rollout, critics, bounds, tail, world, config)
+        beyond = past_the_end(rollout, critics, bounds, tail, imagination, config)
         alive = rollout.alive[:, : config.uncertainty_rows]
         uncertainty = jnp.mean(sqrt_u(local, alive, beyond, config.gamma))
         return loss + config.kappa * uncertainty, (values, local)
@@ -311,7 +313,7 @@ def update(
     beyond, beyond_memory = networks.tail, optimisers.tail
     if beyond is not None:
         beyond, beyond_memory = improve_tail(
-            beyond, beyond_memory, rollout, local, world, config
+            beyond, beyond_memory, rollout, local, imagination, config
         )
     # 7. While critics learn alone, actor and temperature stay as they were.
     learned = (policy, policy_memory, log_temperature, temperature_memory)
@@ -356,7 +358,7 @@ def update(
 def improve(
     networks: Networks,
     optimisers: Optimisers,
-    world: Imagination,
+    imagination: Imagination,
     real: Float[Array, "r o"],
     filled: Int[Array, ""],
     done: Int[Array, ""],
@@ -371,7 +373,7 @@ def improve(
     Args:
         networks: what is trained.
         optimisers: Adam's moments.
-        world: where to imagine.
+        imagination: where to imagine.
         real: stored real states, padded.
         filled: how many there are.
         done: updates in earlier iterations.
@@ -394,7 +396,7 @@ def improve(
             jax.random.fold_in(key, number), 3
         )
         states = distribution_rollout(
-            networks.policy, world, real, filled, roll_key, config
+            networks.policy, imagination, real, filled, roll_key, config
         )
         ring = jax.lax.dynamic_update_slice(
             ring, states.reshape(rows, -1), (number % kept * rows, 0)
@@ -408,7 +410,7 @@ def improve(
             networks, optimisers, report = update(
                 networks,
                 optimisers,
-                world,
+                imagination,
                 starts,
                 done + number * every + index == 0,
                 number >= warmup,
@@ -422,8 +424,10 @@ def improve(
             one, (networks, optimisers, totals), jnp.arange(every)
         )
         starts = states.reshape(rows, -1)[: config.batch_size]
-        rollout = training_rollout(networks.policy, world, starts, look_key, config)
-        found = uncertainty_along(rollout, networks, world, config)
+        rollout = training_rollout(
+            networks.policy, imagination, starts, look_key, config
+        )
+        found = uncertainty_along(rollout, networks, imagination, config)
         return networks, optimisers, ring, totals, uncertainty + jnp.mean(found)
 
     number = warmup + blocks
@@ -446,7 +450,7 @@ def improve(
 @partial(jit, static_argnames="config")
 def explore(
     networks: Networks,
-    world: Imagination,
+    imagination: Imagination,
     observations: Float[Array, "n o"],
     key: PRNGKeyArray,
     config: DHMBPOConfig,
@@ -458,10 +462,12 @@ def explore(
     """
     count, (number, dim) = config.candidates, observations.shape
     states = jnp.broadcast_to(observations, (count, number, dim)).reshape(-1, dim)
-    normal = world.normal(states)
+    normal = imagination.normal(states)
     actions, _ = networks.policy.sample(normal, key)
     values = networks.critics.values(normal, actions, networks.bounds)
-    uncertainty = one_step_uncertainty(networks, world, states, actions, config.gamma)
+    uncertainty = one_step_uncertainty(
+        networks, imagination, states, actions, config.gamma
+    )
     score = jnp.mean(values, 0) + config.bonus * uncertainty
     best = jnp.argmax(score.reshape(count, number), 0)
     return actions.reshape(count, number, -1)[best, jnp.arange(number)]

@@ -136,7 +136,7 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
                     value, optimiser, _ = improve_value(
                         value,
                         optimiser,
-                        as_one(after),
+                        _as_one(after),
                         keys.numpy("value", i),
                         config.baseline.rate(done),
                         config.baseline,
@@ -374,7 +374,7 @@ def meta_step(
     )
 
 
-def as_one(batches: Batch) -> Batch:
+def _as_one(batches: Batch) -> Batch:
     """The samples of all tasks as one batch."""
     joined: Batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batches)
     return joined

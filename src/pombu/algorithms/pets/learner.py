@@ -136,7 +136,7 @@ class Learner(TaskLearner[PETSConfig]):
 
     def dynamics(self, state: State) -> Dynamics:
         """The learned dynamics as the state has it."""
-        return gaussian_dynamics(
+        return _gaussian_dynamics(
             state.ensemble, state.experience, self.task, self.config.model
         )
 
@@ -193,7 +193,7 @@ class Learner(TaskLearner[PETSConfig]):
     ) -> tuple[State, Metrics]:
         """Train the ensemble on all real data."""
         config = self.config
-        inputs, targets = gaussian_regression(
+        inputs, targets = _gaussian_regression(
             list(episodes), state.experience, config.model
         )
         ensemble, optimiser, losses = fit_gaussian(
@@ -302,7 +302,7 @@ def _search(
     return plan(score, start, key, config)
 
 
-def gaussian_dynamics(
+def _gaussian_dynamics(
     ensemble: GaussianEnsemble,
     experience: Experience,
     task: Task,
@@ -323,7 +323,7 @@ def gaussian_dynamics(
     )
 
 
-def gaussian_regression(
+def _gaussian_regression(
     episodes: Sequence[Episode], experience: Experience, config: GaussianModelConfig
 ) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and targets of the ensemble from all real data."""

@@ -29,12 +29,6 @@ from pombu.algorithms.base import (
     share_done,
 )
 from pombu.algorithms.pombu.config import POMBUConfig
-from pombu.algorithms.pombu.exploration import (
-    NOTHING_SOUGHT,
-    centre_bonus,
-    doubt_share,
-    exploration_metrics,
-)
 from pombu.data import Normaliser
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.config import ReturnConfig
@@ -49,7 +43,15 @@ from pombu.nn import (
     init_value,
     init_variance,
 )
-from pombu.optim.metrics import improvement_metrics, improvement_summary, policy_metrics
+from pombu.optim.metrics import (
+    NOTHING_SOUGHT,
+    centre_bonus,
+    doubt_share,
+    exploration_metrics,
+    improvement_metrics,
+    improvement_summary,
+    policy_metrics,
+)
 from pombu.optim.objectives import exploration_advantage
 from pombu.optim.ppo import (
     improve_policy,
@@ -60,15 +62,15 @@ from pombu.optim.ppo import (
     value_adam,
 )
 from pombu.rng import Keys
-from pombu.rollout.held_out import (
+from pombu.rollout.imagine import Imagined
+from pombu.rollout.plan import RolloutPlan, outlook
+from pombu.rollout.q_value import (
     Calibrated,
     calibration_of,
     correction_of,
     no_correction,
     not_calibrated,
 )
-from pombu.rollout.imagine import Imagined
-from pombu.rollout.plan import RolloutPlan, outlook
 from pombu.rollout.real import alone, gather
 from pombu.rollout.returns import Correction
 from pombu.training.algorithm import StageTimer

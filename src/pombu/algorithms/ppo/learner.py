@@ -190,7 +190,7 @@ class Learner:
         """What is done to observations before the networks see them."""
         if not self.config.normalise_observations:
             return lambda observations: observations
-        return partial(normalise, state.experience.observation)
+        return partial(_normalise, state.experience.observation)
 
     def _buffer(self, rollout: Rollout) -> RolloutBuffer:
         """The rollout with its returns and advantages, as one long sequence."""
@@ -272,7 +272,7 @@ class Recorder:
         )
 
 
-def normalise(moments: Moments, observations: np.ndarray) -> np.ndarray:
+def _normalise(moments: Moments, observations: np.ndarray) -> np.ndarray:
     """Zero mean and unit deviation, by the moments of earlier observations."""
     normal: np.ndarray = (observations - moments.mean) / moments.std
     return normal.astype(np.float32)

@@ -21,19 +21,17 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pombu.algorithms.base import Metrics, Progress, TaskLearner, init_counters, keys_of
-from pombu.algorithms.steve.actor_critic import (
-    ADAM,
-    Frozen,
-    train_model,
-    train_networks,
-)
 from pombu.algorithms.steve.config import STEVEConfig
 from pombu.algorithms.steve.expansion import (
+    ADAM,
     ActorCritic,
     ExpansionModel,
+    Frozen,
     before_tanh,
     init_actor_critic,
     init_model,
+    train_model,
+    train_networks,
 )
 from pombu.data import Normaliser, Transitions, most_recent, transitions
 from pombu.data.episodes import EpisodeStore

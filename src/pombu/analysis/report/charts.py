@@ -99,7 +99,7 @@ class Band:
     high: Float64[ndarray, " n"]
 
 
-def finite(
+def _finite(
     curve: Curve, name: str
 ) -> tuple[Float64[ndarray, " n"], Float64[ndarray, " n"]]:
     """Real steps and values of a metric, where it was measured."""
@@ -114,7 +114,7 @@ def over_seeds(curves: Sequence[Curve]) -> Band | None:
 
     None where the runs have no real steps in common.
     """
-    aligned = align([finite(curve, "return_real") for curve in curves])
+    aligned = align([_finite(curve, "return_real") for curve in curves])
     if aligned is None:
         return None
     steps, runs = aligned.steps, aligned.values
@@ -128,8 +128,8 @@ def over_seeds(curves: Sequence[Curve]) -> Band | None:
 
 def over_episodes(curve: Curve) -> Band | None:
     """One run's return, plus or minus one standard deviation over its episodes."""
-    steps, returns = finite(curve, "return_real")
-    spread_steps, spread = finite(curve, "return_real_std")
+    steps, returns = _finite(curve, "return_real")
+    spread_steps, spread = _finite(curve, "return_real_std")
     if not len(steps) or not np.array_equal(steps, spread_steps):
         return None
     return Band(steps, returns, returns - spread, returns + spread)
@@ -203,7 +203,7 @@ def error_by_horizon(experiments: Sequence[Experiment]) -> Chart:
     """Each run's last model error, by the steps predicted ahead."""
     traces = []
     for entry in entries_of(experiments):
-        found = [(h, finite(entry.curve, f"model_error_{h}")[1]) for h in HORIZONS]
+        found = [(h, _finite(entry.curve, f"model_error_{h}")[1]) for h in HORIZONS]
         points = [(h, values[-1]) for h, values in found if len(values)]
         if points:
             ahead, errors = zip(*points, strict=True)
@@ -321,7 +321,7 @@ def _lines(
 
 def _measured(entry: Entry, column: str) -> tuple[np.ndarray, np.ndarray]:
     """A metric by real steps; a constant of the config where it is no metric."""
-    steps, values = finite(entry.curve, column)
+    steps, values = _finite(entry.curve, column)
     constant = entry.curve.run.spec.config.get(column)
     if not len(steps) and isinstance(constant, int | float):
         steps = entry.curve.column("real_steps")

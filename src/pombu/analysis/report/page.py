@@ -68,7 +68,7 @@ def build(
     """
     if not folders:
         raise UsageError("No run is named: give at least one run folder.")
-    plotly_source()
+    _plotly_source()
     curves = read_curves(list({path.resolve(): path for path in folders}.values()))
     experiments = arrange(curves)
     measured: dict[int, RunMeasures] = {}
@@ -77,7 +77,7 @@ def build(
             measured[entry.number] = measure(
                 entry.curve.run, entry.name, video, calibration, env, say
             )
-    page = render(experiments, sections(experiments, measured))
+    page = _render(experiments, sections(experiments, measured))
     finals = {str(curve.run.path): curve.final() for curve in curves}
     missing = [reason for one in measured.values() for reason in one.missing]
     returns = {str(curve.run.path): curve.returns for curve in curves}
@@ -276,7 +276,7 @@ def _number(value: float) -> str:
 _SCRIPT_ENDS = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
-def plotly_source() -> str:
+def _plotly_source() -> str:
     """Plotly's JavaScript.
 
     Raises:
@@ -291,10 +291,10 @@ def plotly_source() -> str:
     return str(get_plotlyjs())
 
 
-def render(experiments: Sequence[Experiment], sections: Sequence[PageSection]) -> str:
+def _render(experiments: Sequence[Experiment], sections: Sequence[PageSection]) -> str:
     """The whole page."""
     entries = entries_of(experiments)
-    plotly, script = plotly_source(), _resource("page.js")
+    plotly, script = _plotly_source(), _resource("page.js")
     drawn = [chart for section in sections for chart in section.charts]
     tasks = ", ".join(dict.fromkeys(entry.curve.task for entry in entries))
     runs = "1 run" if len(entries) == 1 else f"{len(entries)} runs"

@@ -35,7 +35,7 @@ def finite(name: str, value: Any, axes: str) -> Float64[ndarray, "..."]:
     return array
 
 
-def shaped(name: str, array: ndarray, shape: tuple[int, ...], like: str) -> None:
+def _shaped(name: str, array: ndarray, shape: tuple[int, ...], like: str) -> None:
     """Refuse an array whose shape does not follow from another argument's."""
     if array.shape != shape:
         raise UsageError(
@@ -43,14 +43,14 @@ def shaped(name: str, array: ndarray, shape: tuple[int, ...], like: str) -> None
         )
 
 
-def non_negative(name: str, array: Float64[ndarray, "..."]) -> None:
+def _non_negative(name: str, array: Float64[ndarray, "..."]) -> None:
     """Refuse negative entries."""
     _refuse_where(name, array, array < 0, "it must not be negative")
 
 
-def distributions(name: str, array: Float64[ndarray, "..."]) -> None:
+def _distributions(name: str, array: Float64[ndarray, "..."]) -> None:
     """Refuse an array whose last axis does not hold probabilities that sum to 1."""
-    non_negative(name, array)
+    _non_negative(name, array)
     sums = array.sum(axis=-1)
     wrong = np.argwhere(np.abs(sums - 1.0) > SUM_TOLERANCE)
     if len(wrong):
@@ -64,8 +64,8 @@ def distributions(name: str, array: Float64[ndarray, "..."]) -> None:
 def policy_for(policy: Any, states: int, actions: int) -> Float64[ndarray, "S A"]:
     """The policy as float64 ``[S, A]``, rows summing to 1."""
     array = finite("policy", policy, "SA")
-    shaped("policy", array, (states, actions), "the posterior")
-    distributions("policy", array)
+    _shaped("policy", array, (states, actions), "the posterior")
+    _distributions("policy", array)
     return array
 
 
@@ -152,14 +152,14 @@ class Posterior:
 
     def __init__(self, P: Any, R: Any, weights: Any = None) -> None:
         P = finite("P", P, "KSAS")
-        shaped("P", P, (*P.shape[:3], P.shape[1]), "its own second axis")
-        distributions("P", P)
+        _shaped("P", P, (*P.shape[:3], P.shape[1]), "its own second axis")
+        _distributions("P", P)
         R = finite("R", R, "KSA")
-        shaped("R", R, P.shape[:3], "P")
+        _shaped("R", R, P.shape[:3], "P")
         equal = np.full(len(P), 1 / len(P))
         weights = finite("weights", equal if weights is None else weights, "K")
-        shaped("weights", weights, P.shape[:1], "P")
-        distributions("weights", weights)
+        _shaped("weights", weights, P.shape[:1], "P")
+        _distributions("weights", weights)
         for name, array in (("P", P), ("R", R), ("weights", weights)):
             object.__setattr__(self, name, array)
 
@@ -242,8 +242,8 @@ class DirichletPosterior:
 
     def __init__(self, alpha: Any, reward_mean: Any, reward_var: Any) -> None:
         alpha = finite("alpha", alpha, "SAS")
-        shaped("alpha", alpha, (*alpha.shape[:2], alpha.shape[0]), "its first axis")
-        non_negative("alpha", alpha)
+        _shaped("alpha", alpha, (*alpha.shape[:2], alpha.shape[0]), "its first axis")
+        _non_negative("alpha", alpha)
         empty = np.argwhere(alpha.sum(axis=-1) == 0)
         if len(empty):
             s, a = empty[0]
@@ -254,8 +254,8 @@ class DirichletPosterior:
         mean = finite("reward_mean", reward_mean, "SA")
         var = finite("reward_var", reward_var, "SA")
         for name, array in (("reward_mean", mean), ("reward_var", var)):
-            shaped(name, array, alpha.shape[:2], "alpha")
-        non_negative("reward_var", var)
+            _shaped(name, array, alpha.shape[:2], "alpha")
+        _non_negative("reward_var", var)
         fields = (("alpha", alpha), ("reward_mean", mean), ("reward_var", var))
         for name, array in fields:
             object.__setattr__(self, name, array)

@@ -60,7 +60,7 @@ class Assumptions:
 
 def assumptions(posterior: TabularPosterior) -> Assumptions:
     """Check assumptions 1-3; a known absorbing state without reward is no cycle."""
-    cyclic = states_where(np.diagonal(reachable(posterior)))
+    cyclic = _states_where(np.diagonal(_reachable(posterior)))
     dependent = _reward_dependent(posterior)
     return Assumptions(
         acyclic=not cyclic,
@@ -71,7 +71,7 @@ def assumptions(posterior: TabularPosterior) -> Assumptions:
     )
 
 
-def reachable(posterior: TabularPosterior) -> Bool[ndarray, "S S"]:
+def _reachable(posterior: TabularPosterior) -> Bool[ndarray, "S S"]:
     """Whether state t can follow state s after one or more steps, ``[s, t]``.
 
     Because states are drawn independently, an edge of any member can follow an edge of
@@ -114,7 +114,7 @@ def _kinds(x: ndarray) -> ndarray:
     return kind.reshape(-1)
 
 
-def states_where(mask: Bool[ndarray, " S"]) -> tuple[int, ...]:
+def _states_where(mask: Bool[ndarray, " S"]) -> tuple[int, ...]:
     """The indices of the states marked in ``mask``."""
     return tuple(int(i) for i in np.flatnonzero(mask))
 
@@ -129,12 +129,12 @@ MDPS_AT_MOST = 2**18
 BATCH_ENTRIES = 2**21
 
 
-def mdp_count(posterior: Posterior) -> int:
+def _mdp_count(posterior: Posterior) -> int:
     """How many different MDPs the posterior can draw."""
     return prod(len(member) for member, _ in _choices(posterior))
 
 
-def every_mdp(
+def _every_mdp(
     posterior: Posterior,
 ) -> Iterator[
     tuple[
@@ -235,8 +235,8 @@ def value_moments(
         raise UsageError(
             f"method is {method!r}; it must be 'auto', 'recursion' or 'enumeration'."
         )
-    reach = reachable(posterior)
-    cyclic = states_where(np.diagonal(reach))
+    reach = _reachable(posterior)
+    cyclic = _states_where(np.diagonal(reach))
     if method == "enumeration" or (method == "auto" and cyclic):
         return _by_enumeration(_enumerable(posterior, cyclic), policy, horizon, gamma)
     if cyclic:
@@ -326,12 +326,12 @@ def _by_enumeration(
 ) -> ValueMoments:
     """Two passes over every MDP: the mean of Q, then the spread around it."""
     q_mean = np.zeros((horizon + 1, *policy.shape))
-    for P, R, probability in every_mdp(posterior):
+    for P, R, probability in _every_mdp(posterior):
         q = _q_values(P, R, policy, horizon, gamma)
         q_mean += np.tensordot(probability, q, axes=1)
     q_variance = np.zeros_like(q_mean)
     gap = np.zeros((horizon, *policy.shape))
-    for P, R, probability in every_mdp(posterior):
+    for P, R, probability in _every_mdp(posterior):
         error = _q_values(P, R, policy, horizon, gamma) - q_mean
         q_variance += np.tensordot(probability, error**2, axes=1)
         for h in range(horizon):
@@ -369,7 +369,7 @@ def _variance_inside(
 def _enumerable(posterior: TabularPosterior, cyclic: tuple[int, ...]) -> Posterior:
     """The posterior itself if it is finite and small, else an error that says why."""
     if isinstance(posterior, Posterior):
-        count = mdp_count(posterior)
+        count = _mdp_count(posterior)
         if count <= MDPS_AT_MOST:
             return posterior
         obstacle = f"its {count:.3g} MDPs are too many (at most {MDPS_AT_MOST})"
