@@ -51,7 +51,7 @@ def fast(task: str, horizon: int | None) -> MBMPOConfig:
         tasks_per_member=1,
         trajectories=number,
         iterations=max(_TOTAL // (number * length), 1),
-        model=fast_model(),
+        model=fast_model(task),
         imagination=branches(4000, length, shards=1, runaway=1e3),
         policy=TRPOPolicyConfig(reset_std=True, initial_log_std=FIRST_LOG_STD),
         baseline=fast_baseline(20_000),

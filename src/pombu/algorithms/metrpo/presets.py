@@ -66,7 +66,7 @@ def fast(task: str, horizon: int | None) -> METRPOConfig:
         least_steps=min(2000, number * length) if is_foreign(task) else 0,
         trajectories=number,
         iterations=100,
-        model=fast_model(),
+        model=fast_model(task),
         imagination=branches(20_000, length, runaway=1e3),
         policy=TRPOPolicyConfig(reset_std=True, initial_log_std=FIRST_LOG_STD),
         baseline=fast_baseline(20_000),

@@ -128,7 +128,7 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
     if is_point(task):
         return _fast_point(horizon_of(task, horizon))
     if is_foreign(task):
-        return _fast_foreign(horizon_of(task, horizon))
+        return _fast_foreign(task, horizon_of(task, horizon))
     base = paper(task, horizon)
     if horizon_of(task, horizon) >= LONG_HORIZON:
         base = replace(
@@ -142,7 +142,7 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
         base,
         alpha=ALPHA,
         beta=BETA,
-        model=fast_model(afresh_every=_AFRESH.get(task, 0)),
+        model=fast_model(task, afresh_every=_AFRESH.get(task, 0)),
         imagination=_fast_imagination(40_000, horizon_of(task, horizon)),
         policy=replace(
             base.policy,
@@ -228,7 +228,7 @@ def _fast_point(horizon: int) -> POMBUConfig:
     )
 
 
-def _fast_foreign(horizon: int) -> POMBUConfig:
+def _fast_foreign(task: str, horizon: int) -> POMBUConfig:
     """General values for an environment of the user's.
 
     Departures from the other tasks' `fast` and why: about 1000 real steps per
@@ -248,7 +248,7 @@ def _fast_foreign(horizon: int) -> POMBUConfig:
         iterations=30,
         evaluation_episodes=10,
         model=replace(
-            fast_model(),
+            fast_model(task),
             hidden=(200, 200),
             validation_rows=2000,
             max_epochs=100,
