@@ -265,3 +265,7 @@ def test_without_members_to_compare_it_is_refused() -> None:
     with pytest.raises(UsageError, match="batch computes only one"):
         rules_of(task, RETURNS, stopping, ModelConfig(), "batch")
     assert rules_of(task, RETURNS, stopping, ModelConfig()).disagreement_stop == 1.0
+    staying = ImaginationConfig(draw="rollout")
+    with pytest.raises(UsageError, match=r"imagination\.draw"):
+        rules_of(task, RETURNS, staying, ModelConfig(), "batch")
+    assert rules_of(task, RETURNS, staying, ModelConfig()).keep_member

@@ -293,3 +293,27 @@ def test_shards_are_independent_parts_whoever_works_on_them() -> None:
         columns = slice(NUMBER * shard, NUMBER * (shard + 1))
         assert same(joined.rewards[:, columns], alone.rewards)
         assert same(joined.observations[:, columns], alone.observations)
+
+
+def test_a_trajectory_may_keep_its_member() -> None:
+    dynamics, rules = make_world(), replace(RULES, keep_member=True)
+    arguments = (POLICY, VALUE, dynamics, rules, STARTS, uniform(MEMBERS))
+    kept = _imagine(*arguments, jax.random.key(4))
+    sound = np.flatnonzero(kept.weight[0])
+    states = dynamics.observation.restore(kept.observations)[:, sound]
+    boxed = BOX.to_box(kept.actions)[:, sound]
+    followed = []
+    for before, action, after in zip(states, boxed, states[1:], strict=False):
+        ahead = dynamics.step(before, action).states
+        followed.append(np.argmin(np.abs(ahead - after).max(-1), 0))
+        nearest = np.take_along_axis(np.asarray(ahead), followed[-1][None, :, None], 0)[
+            0
+        ]
+        np.testing.assert_allclose(nearest, after, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(followed, np.tile(followed[0], (len(followed), 1)))
+    assert len(set(followed[0].tolist())) > 1
+    # All other draws are those of a member per step.
+    stepwise = imagined_in(dynamics)
+    both = np.flatnonzero(kept.weight[0] * stepwise.weight[0])
+    np.testing.assert_array_equal(kept.actions[0, both], stepwise.actions[0, both])
+    np.testing.assert_array_equal(kept.local[0, both], stepwise.local[0, both])

@@ -244,6 +244,9 @@ class ImaginationConfig:
     """A virtual trajectory is cut off, with V beyond it, after a step about which the
     members disagree more than about this share of the real steps (1: about any of
     them); None lets it go on (paper)."""
+    draw: Literal["step", "rollout"] = "step"
+    """When a virtual trajectory changes to another member: at every step (paper), or
+    never, so that it stays in one possible world, with all of that world's errors."""
 
     def __post_init__(self) -> None:
         require_ranges(self, "imagination")

@@ -1,10 +1,11 @@
 """Imagined trajectories: policy x ensemble, one fused scan over the horizon.
 
 At every step all K members predict, the trajectory's reward is their mean, the next
-state comes from one member drawn per trajectory and step, and the members' rewards and
-next values give the local uncertainty of Algorithm 1. Nothing is computed twice: the
-value of the next state is among the members' next values. Methods without uncertainty
-may draw one member per step for the whole batch, and then only that one predicts.
+state comes from one member drawn per trajectory and step (or once per trajectory), and
+the members' rewards and next values give the local uncertainty of Algorithm 1. Nothing
+is computed twice: the value of the next state is among the members' next values.
+Methods without uncertainty may draw one member per step for the whole batch, and then
+only that one predicts.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,6 +51,8 @@ class ImaginationRules(eqx.Module):
     draw: Draw = eqx.field(static=True, default="trajectory")
     real_starts: float = eqx.field(static=True, default=0.0)
     disagreement_stop: float | None = eqx.field(static=True, default=None)
+    keep_member: bool = eqx.field(static=True, default=False)
+    """Whether a trajectory stays with the member that it drew first."""
 
 
 def rules_of(
@@ -79,6 +82,7 @@ def rules_of(
         draw,
         imagination.real_starts,
         imagination.disagreement_stop,
+        imagination.draw == "rollout",
     )
 
 
@@ -87,7 +91,12 @@ def _require_members(
     model: ModelConfig | MultiStepModelConfig,
     draw: Draw,
 ) -> None:
-    """Refuse to ask whether members disagree where there are none to ask."""
+    """Refuse to ask members where there are none to ask, or where one answers."""
+    if imagination.draw == "rollout" and draw == "batch":
+        raise UsageError(
+            "imagination.draw = rollout keeps a member for each trajectory, and this "
+            "algorithm draws one per step for the whole batch: set it to step."
+        )
     if imagination.disagreement_stop is None:
         return
     reasons = {
@@ -145,6 +154,8 @@ class Imagined(NamedTuple):
     the step."""
 
 
+_MEMBER_DRAW = 0x6D656D
+
 Carry = tuple[Float[Array, "N o"], Float[Array, " N"], Bool[Array, " N"], Array]
 
 
@@ -180,6 +191,11 @@ def imagine(
     together = dynamics.unstack()
     full = correlation_of(rules.returns) == "full"
     whole = episode_horizon(value, variance)
+    kept_member = None
+    if rules.keep_member:
+        # Folded in, so that all other draws are those of a member per step.
+        own = jax.random.fold_in(key, _MEMBER_DRAW)
+        kept_member = jax.random.categorical(own, log_weights, shape=(number,))
 
     def left_after(steps: Int[Array, ""] | int) -> Int[Array, " N"] | None:
         """Steps that are left after so many, for those who know the step."""
@@ -218,7 +234,11 @@ def imagine(
             chosen = jnp.zeros(number, jnp.int32)
             ahead = dynamics.only(member).step(state, boxed)
         else:
-            chosen = jax.random.categorical(member_key, log_weights, shape=(number,))
+            chosen = kept_member
+            if chosen is None:
+                chosen = jax.random.categorical(
+                    member_key, log_weights, shape=(number,)
+                )
             ahead = together.step(state, boxed)
         following, raw, ended = ahead
         # 3. Rewards, next values and their disagreement, Algorithm 1's d.
