@@ -80,9 +80,16 @@ FIRST_LOG_STD = -0.7
 gait that stands much noise is seldom a fast one, and later there is no way from one to
 the other."""
 
-BRANCH_STEPS = 100
-"""Steps of a virtual trajectory in `fast` presets, at most; V continues it. Model
-errors add up over longer ones, and the end of a long episode would hardly be seen."""
+BRANCH_STEPS = 25
+"""Steps of a virtual trajectory in `fast` presets, at most; V continues it. In longer
+ones most states are the models' own, where a better policy earns no more."""
+
+LONG_BRANCH_STEPS = 40
+"""The same where an episode has `LONG_HORIZON` steps: a fall costs the rest of it, and
+in shorter branches the policy does not see what leads to one."""
+
+LONG_HORIZON = 1000
+"""From this horizon on the paper's table for long tasks holds."""
 
 REAL_STARTS = 0.9
 """Share of virtual trajectories that begin in stored real states in `fast` presets; the
@@ -152,7 +159,8 @@ def branches(
     samples: int, horizon: int, shards: int = 2, runaway: float = 1e5
 ) -> ImaginationConfig:
     """Branched imagination of `fast` presets: short, mostly from stored real states."""
-    steps = min(horizon, BRANCH_STEPS)
+    longest = LONG_BRANCH_STEPS if horizon >= LONG_HORIZON else BRANCH_STEPS
+    steps = min(horizon, longest)
     return ImaginationConfig(
         trajectories=trajectories(samples, steps, shards),
         shards=shards,

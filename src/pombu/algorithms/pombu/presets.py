@@ -14,6 +14,7 @@ from pombu.algorithms.config import ExplorationConfig
 from pombu.algorithms.pombu.config import CalibrationConfig, POMBUConfig
 from pombu.algorithms.presets import (
     FIRST_LOG_STD,
+    LONG_HORIZON,
     REWARD_CLIP,
     branches,
     fast_model,
@@ -25,9 +26,6 @@ from pombu.algorithms.presets import (
 )
 from pombu.dynamics.config import ImaginationConfig, ModelConfig, ReturnConfig
 from pombu.optim.config import PolicyConfig, TailConfig, ValueConfig
-
-LONG_HORIZON = 1000
-"""From this horizon on the paper's table for long tasks holds."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +112,11 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
 
     Departures from `paper` and why: virtual trajectories are branches
     (`presets.branches`), continued by V and, for the uncertainty, by U_psi, and cut off
-    where nothing is known (`DISAGREEMENT_STOP`); episodes of 1000 steps come two at a
-    time, with half the updates, because new data are worth most early; lambda is
+    where nothing is known (`DISAGREEMENT_STOP`); a branch stays with one member,
+    because members that take turns average their errors out; episodes of 1000 steps
+    come two at a time, with half the updates, because new data are worth most early,
+    and the log-std is set back in the first two iterations alone, because with much
+    noise a fast gait falls, and a long episode has little else after that; lambda is
     0.95, because over a whole episode the noise of the return hides the gain of a step;
     A and sqrt(D) in one unit, because in units of reward the penalty falls silent as
     returns grow; the policy itself collects, because exploration policies changed
@@ -137,6 +138,7 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
             updates=base.updates // 2,
             iterations=2 * base.iterations,
             evaluation_episodes=10,
+            policy=replace(base.policy, reset_std_iterations=2),
         )
     return replace(
         base,
@@ -160,7 +162,11 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
 
 
 def _fast_imagination(samples: int, horizon: int) -> ImaginationConfig:
-    return replace(branches(samples, horizon), disagreement_stop=DISAGREEMENT_STOP)
+    return replace(
+        branches(samples, horizon),
+        disagreement_stop=DISAGREEMENT_STOP,
+        draw="rollout",
+    )
 
 
 def _fast_value(minibatch: int, rate: float, **fields: Any) -> ValueConfig:
