@@ -539,7 +539,13 @@ class Reference:
             for shard in range(shards)
         ]
         steps = {name: np.concatenate([p[name] for p in parts], 1) for name in parts[0]}
-        batch = samples(steps, targets(steps, config.returns))
+        goals = targets(steps, config.returns)
+        for h, (doubt, counts) in enumerate(
+            zip(goals["uncertainty"], steps["weight"], strict=True)
+        ):
+            mean = (doubt * counts).sum() / max(counts.sum(), 1.0)
+            goals["advantages"][h] -= config.kappa * (doubt - mean)
+        batch = samples(steps, goals)
         size = len(batch["weight"])
         self.value = improve_value(
             self.value,

@@ -117,7 +117,7 @@ def without_uncertainty(config: POMBUConfig) -> dict[str, Any]:
     exploration = vars(fields.pop("exploration"))
     assert fields.pop("alpha") == 0.0
     assert fields.pop("minimum_kl") is None
-    assert fields.pop("beta") == 0.0
+    assert fields.pop("beta") == fields.pop("kappa") == 0.0
     assert exploration["policies"] == 0
     assert not fields.pop("tail").use
     return fields
@@ -125,8 +125,8 @@ def without_uncertainty(config: POMBUConfig) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", names())
 def test_meppo_differs_by_its_uncertainty_alone(name: str) -> None:
-    meppo = preset("meppo", name, "HalfCheetah")
-    pombu = vars(preset("pombu", name, "HalfCheetah"))
+    meppo = preset("meppo", name, "HalfCheetah", 1000)
+    pombu = vars(preset("pombu", name, "HalfCheetah", 1000))
     for field, value in without_uncertainty(meppo).items():
         assert value == pombu[field]
 
@@ -177,6 +177,25 @@ def test_all_imagine_the_same_branches(algorithm: str, task: str) -> None:
         assert getattr(own.imagination, field) == getattr(pombu.imagination, field)
     for field in ("gamma", "lam", "bootstrap", "reward_clip"):
         assert getattr(own.returns, field) == getattr(pombu.returns, field)
+
+
+@pytest.mark.parametrize(
+    ("task", "horizon", "steps"),
+    [
+        ("HalfCheetah", None, 25),
+        ("Ant", 1000, 40),
+        ("Pendulum-v1", None, 25),
+        ("Point2D", None, 30),
+        ("HalfCheetah", 49, 49),
+        ("HalfCheetah", 50, 25),
+    ],
+)
+def test_branches_are_short(task: str, horizon: int | None, steps: int) -> None:
+    config = preset("pombu", "fast", task, horizon)
+    assert config.imagination.steps == steps
+    assert config.imagination.draw == "rollout"
+    resets = config.policy.reset_std_iterations
+    assert resets == {"Ant": 2, "HalfCheetah": 5}.get(task, 0)
 
 
 def test_an_unknown_preset_is_named() -> None:

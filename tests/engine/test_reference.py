@@ -64,6 +64,10 @@ def test_meppo_is_alpha_zero_beta_zero_and_no_exploration() -> None:
     assert_equal(*run_plainly(config))
 
 
+def test_a_policy_that_avoids_uncertainty() -> None:
+    assert_equal(*run_plainly(change(CONFIG, kappa=0.5, exploration__policies=0)))
+
+
 def test_bfloat16_stays_near(plain: Any) -> None:
     """Matrix products of the members in bfloat16: over two iterations the returns move
     by at most 2 %, policy and value by less than a single step of Adam (1e-2)."""

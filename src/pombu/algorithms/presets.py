@@ -158,9 +158,13 @@ def fast_model(task: str, *, afresh_every: int = 0) -> ModelConfig:
 def branches(
     samples: int, horizon: int, shards: int = 2, runaway: float = 1e5
 ) -> ImaginationConfig:
-    """Branched imagination of `fast` presets: short, mostly from stored real states."""
-    longest = LONG_BRANCH_STEPS if horizon >= LONG_HORIZON else BRANCH_STEPS
-    steps = min(horizon, longest)
+    """Branched imagination of `fast` presets: short, mostly from stored real states.
+
+    Episodes that are hardly longer than one are imagined whole.
+    """
+    steps = LONG_BRANCH_STEPS if horizon >= LONG_HORIZON else BRANCH_STEPS
+    if horizon < 2 * steps:
+        steps = horizon
     return ImaginationConfig(
         trajectories=trajectories(samples, steps, shards),
         shards=shards,

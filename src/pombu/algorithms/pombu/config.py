@@ -49,6 +49,10 @@ class POMBUConfig(Growing):
     altogether; None keeps alpha as it is (paper)."""
     beta: Amount = 10.0
     """How much exploration policies seek uncertainty."""
+    kappa: Amount = 0.0
+    """How much the policy avoids uncertainty: its advantages are A - kappa sqrt(D),
+    with sqrt(D) centred over the batch at each step, so that what is unknown is worth
+    less than what is known (paper: 0)."""
     updates: Whole = 20
     """M, policy updates per iteration."""
     trajectories: Episodes = 10

@@ -303,9 +303,11 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         value, value_optimiser = state.value, state.value_optimiser
         tail, tail_optimiser = state.tail, state.tail_optimiser
         alpha = float(state.alpha)
+        # Offline alpha weighs doubt against gain, in place of the penalty on change.
+        avoidance = config.kappa
         units = config.returns, state.correction
         if cautious:
-            units = _bounded(*units)
+            avoidance, units = alpha, _bounded(*units)
         summaries, shares = [], []
         for i in range(config.updates):
             with stage("imagine"):
@@ -313,11 +315,12 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
                     policy, value, plan._replace(number=i, tail=tail)
                 )
                 batch, goals = prepare(imagined, *units)
-                share = None
-                if cautious:
+                if avoidance:
                     doubt = centre_bonus(goals.uncertainty, imagined.weight)
-                    share = doubt_share(batch.advantages, doubt, batch.weight, alpha)
-                    wary = exploration_advantage(batch.advantages, doubt, -alpha)
+                    shares.append(
+                        doubt_share(batch.advantages, doubt, batch.weight, avoidance)
+                    )
+                    wary = exploration_advantage(batch.advantages, doubt, -avoidance)
                     batch = batch._replace(advantages=wary)
             with stage("improve"):
                 new_value, new_policy = self.workers.both(
@@ -354,8 +357,6 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
                         config.tail,
                     )
             summary = improvement_summary(report, value_loss, imagined, goals, alpha)
-            if share is not None:
-                shares.append(share)
             summaries.append(summary)
             if not cautious:
                 alpha = config.next_alpha(alpha, report.kl)
@@ -371,7 +372,8 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
             )
         metrics = {**improvement_metrics(summaries), "alpha": alpha}
         if shares:
-            metrics["penalty_share"] = float(np.mean(jax.device_get(shares)))
+            share = float(np.mean(jax.device_get(shares)))
+            metrics["penalty_share" if cautious else "avoided_share"] = share
         return state, metrics
 
     def explorers(
