@@ -1,7 +1,7 @@
 """Diagnosis of a run: its learned dynamics against fresh real episodes of its policy.
 
-`measure` compares the two, `pombu.analysis.diagnosis_figures` shows it, and what it
-means is said by `pombu.analysis.verdict`.
+`measure` compares the two, `pombu.analysis.plots` draws it, and what it means is said
+by `pombu.analysis.verdict`.
 """
 
 from collections.abc import Sequence

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pombu.algorithms.presets import horizon_of
+from pombu.algorithms.config import horizon_of
 from pombu.algorithms.registry import ALGORITHMS
 from pombu.analysis import plots
 from pombu.analysis.curves import Curve, find_curves

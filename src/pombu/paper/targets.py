@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from pombu.algorithms.presets import horizon_of, preset
+from pombu.algorithms.config import horizon_of
+from pombu.algorithms.registry import preset
 from pombu.analysis import plots
 from pombu.analysis.curves import Curve, by_label
 from pombu.analysis.plots import markdown_table, style, thousands

@@ -16,16 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from pombu.algorithms import presets
-from pombu.algorithms.config import budget
-from pombu.algorithms.registry import find, options
+from pombu.algorithms.config import budget, is_foreign
+from pombu.algorithms.registry import find, options, preset
 from pombu.analysis.curves import STUDY_FILES
 from pombu.envs import EnvConfig, load, resolve, short_name
 from pombu.errors import PombuError, RunError, UsageError
 from pombu.files import not_through_links, safe_name
-from pombu.studies.backends import Backend
+from pombu.studies.backends import (
+    FAILURE,
+    PATIENCE,
+    Backend,
+    note_failure,
+    read_failure,
+)
 from pombu.studies.progress import RunProgress, examine
-from pombu.studies.worker import FAILURE, PATIENCE, note_failure, read_failure
 from pombu.training import config_file
 from pombu.training.algorithm import usual_share
 from pombu.training.callbacks import StopRequest, stop_requests
@@ -80,9 +84,7 @@ class Job:
             UsageError: The algorithm, task, preset or an override does not exist.
         """
         find(self.algorithm)
-        config = presets.preset(
-            self.algorithm, self.preset, self.task, self.env.horizon
-        )
+        config = preset(self.algorithm, self.preset, self.task, self.env.horizon)
         env = dataclasses.replace(self.env, id=resolve(self.task))
         return override(dataclasses.replace(config, env=env), self)
 
@@ -95,7 +97,7 @@ class Job:
         config = self.config()
         steps = budget(config, lambda: load(config.env).horizon, self.total_steps)
         data = config_file.to_json(config)
-        foreign = presets.is_foreign(short_name(config.env.id))
+        foreign = is_foreign(short_name(config.env.id))
         return RunSpec(
             self.algorithm,
             self.preset,

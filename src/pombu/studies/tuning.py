@@ -27,7 +27,7 @@ import numpy as np
 
 from pombu.errors import PombuError, RunError, UsageError
 from pombu.files import changes, write_atomic
-from pombu.studies.backends import Backend
+from pombu.studies.backends import PATIENCE, Backend, note_failure, read_failure
 from pombu.studies.progress import RunProgress, examine, rows_of
 from pombu.studies.study import Planned, Watcher, locked, prepare, require_same
 from pombu.studies.tuning_file import Tuning
@@ -42,7 +42,6 @@ from pombu.studies.tuning_results import (
     write_importance,
     write_results,
 )
-from pombu.studies.worker import PATIENCE, note_failure, read_failure
 from pombu.training.callbacks import StopRequest, stop_requests
 from pombu.training.run import METRICS
 

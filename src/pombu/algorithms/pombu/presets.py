@@ -10,11 +10,10 @@ collects the real data. Its imagined samples are the 8e7 of the paper's Table 1.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pombu.algorithms.config import ExplorationConfig
-from pombu.algorithms.pombu.config import CalibrationConfig, POMBUConfig
-from pombu.algorithms.presets import (
+from pombu.algorithms.config import (
     FIRST_LOG_STD,
     REWARD_CLIP,
+    ExplorationConfig,
     branches,
     fast_model,
     horizon_of,
@@ -23,6 +22,7 @@ from pombu.algorithms.presets import (
     smoke_model,
     trajectories,
 )
+from pombu.algorithms.pombu.config import CalibrationConfig, POMBUConfig
 from pombu.dynamics.config import ImaginationConfig, ModelConfig, ReturnConfig
 from pombu.optim.config import PolicyConfig, TailConfig, ValueConfig
 
