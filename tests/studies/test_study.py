@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from pombu.cli import main
-from pombu.cli.experiments import last_words
+from pombu.cli.experiments import closing_lines
 from pombu.envs import EnvConfig
 from pombu.errors import RunError, UsageError
 from pombu.studies import backends
@@ -372,7 +372,9 @@ def test_what_a_study_recommends_works(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = have(tmp_path, Pretended())
-    recommended = last_words(tmp_path / "runs", outcome.runs).partition("Next: pombu ")
+    recommended = closing_lines(tmp_path / "runs", outcome.runs).partition(
+        "Next: pombu "
+    )
     assert main(recommended[2].split()) == 0
     assert (tmp_path / "runs" / "returns.png").exists()
     assert capsys.readouterr().out.count("returns final") == 4

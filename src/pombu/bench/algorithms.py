@@ -289,12 +289,12 @@ def measure_pathwise(
     task = load(TASK)
     config = preset("dhmbpo", sizes, TASK)
     plain = dhmbpo.Learner(task, replace(config, kappa=0.0))
-    doubting = dhmbpo.Learner(task, replace(config, kappa=1.0))
+    penalised = dhmbpo.Learner(task, replace(config, kappa=1.0))
     episodes = random_episodes(task, STORED)
     state = dhmbpo_state(plain, episodes)
     pieces: dict[str, Work] = {
         "update": dhmbpo_updates(plain, state, episodes),
-        "with_uncertainty": dhmbpo_updates(doubting, state, episodes),
+        "with_uncertainty": dhmbpo_updates(penalised, state, episodes),
         "distribution": dhmbpo_rollout(plain, state, episodes),
         "fit": dhmbpo_fit(plain, state, episodes),
     }

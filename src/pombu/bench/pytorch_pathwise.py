@@ -84,16 +84,16 @@ class Actor:
 
 
 class PathwiseUpdate:
-    """Networks, optimisers and the world they are updated in."""
+    """Networks, optimisers and the imagination they are updated in."""
 
     def __init__(
         self,
         networks: Networks,
-        world: Imagination,
+        imagination: Imagination,
         target_entropy: float,
         config: DHMBPOConfig,
     ) -> None:
-        settings, dynamics = config.actor_critic, world.dynamics
+        settings, dynamics = config.actor_critic, imagination.dynamics
         members, contract = dynamics.members, dynamics.contract
         assert isinstance(members, HomoscedasticMembers)
         assert contract is not None, "the reference knows no learned rewards"
@@ -106,7 +106,10 @@ class PathwiseUpdate:
         self.noise_scale = tensor(members.log_std).exp()[:, None]
         self.log_temperature = tensor(networks.log_temperature).requires_grad_()
         self.bounds = tensor(networks.bounds)
-        low, high = torch.tensor(world.box.low), torch.tensor(world.box.high)
+        low, high = (
+            torch.tensor(imagination.box.low),
+            torch.tensor(imagination.box.high),
+        )
         self.middle, self.half = (high + low) / 2, (high - low) / 2
         self.units = {
             name: (tensor(unit.mean), tensor(unit.std))

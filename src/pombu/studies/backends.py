@@ -112,7 +112,7 @@ class LocalBackend:
             if code is None:
                 continue
             del self._running[path]
-            _let_go(process)
+            _close_input(process)
             ended[path] = _end_state(path, code)
         return ended
 
@@ -127,7 +127,7 @@ class LocalBackend:
         for process in self._running.values():
             process.kill()
             process.wait()
-            _let_go(process)
+            _close_input(process)
         self._running.clear()
 
 
@@ -135,11 +135,11 @@ def _end_state(path: Path, code: int) -> EndState:
     if code in (INTERRUPTED, -signal.SIGTERM):
         return "interrupted"
     if code and not (path / FAILURE).exists():
-        note_failure(path, _unspoken(path, code))
+        note_failure(path, _exit_reason(path, code))
     return "failed" if code else "finished"
 
 
-def _unspoken(path: Path, code: int) -> str:
+def _exit_reason(path: Path, code: int) -> str:
     """What to say about a process that could not say it itself."""
     if code < 0:
         name = signal.Signals(-code).name
@@ -148,7 +148,7 @@ def _unspoken(path: Path, code: int) -> str:
     return f"its process ended with exit code {code}; {path / LOG} has its words."
 
 
-def _let_go(process: "subprocess.Popen[bytes]") -> None:
+def _close_input(process: "subprocess.Popen[bytes]") -> None:
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()

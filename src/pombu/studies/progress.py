@@ -282,6 +282,6 @@ class PlainRuns:
         """Nothing is left open."""
 
 
-def watcher(console: Console) -> "LiveTable | PlainRuns":
+def display_on(console: Console) -> "LiveTable | PlainRuns":
     """The live table on a terminal, plain lines elsewhere."""
     return LiveTable(console) if console.is_terminal else PlainRuns(console)

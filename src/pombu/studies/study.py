@@ -229,7 +229,7 @@ POLL = 0.2
 
 
 @runtime_checkable
-class Watcher(Protocol):
+class Display(Protocol):
     """Shows a user how the study goes."""
 
     def show(self, runs: Sequence[RunProgress], slots: int) -> None:
@@ -262,7 +262,7 @@ def run_study(
     planned: Sequence[Planned],
     folder: Path,
     backend: Backend,
-    watcher: Watcher,
+    display: Display,
     trusted: Collection[str] = (),
 ) -> Outcome:
     """Train every planned run to its end, in `folder`.
@@ -274,8 +274,8 @@ def run_study(
     with contextlib.ExitStack() as stack:
         stack.enter_context(locked(folder))
         stack.callback(backend.close)
-        request = stack.enter_context(stop_requests(watcher.say))
-        loop = _Loop(planned, folder, backend, watcher, trusted, request)
+        request = stack.enter_context(stop_requests(display.say))
+        loop = _Loop(planned, folder, backend, display, trusted, request)
         return loop.run()
 
 
@@ -287,14 +287,14 @@ class _Loop:
         planned: Sequence[Planned],
         folder: Path,
         backend: Backend,
-        watcher: Watcher,
+        display: Display,
         trusted: Collection[str],
         request: StopRequest,
     ) -> None:
         self.planned = {one.path: one for one in planned}
         self.folder = folder
         self.backend = backend
-        self.watcher = watcher
+        self.display = display
         self.trusted = trusted
         self.request = request
         self.others = _noted(folder)
@@ -314,13 +314,13 @@ class _Loop:
             while self.waiting and len(self.running) < self.backend.slots:
                 self._start(self.waiting.pop(0))
             self._collect()
-            self.watcher.show(self.progress(), self.backend.slots)
+            self.display.show(self.progress(), self.backend.slots)
             time.sleep(POLL)
         if self.request:
             self._stop()
         self._note()
         runs = self.progress()
-        self.watcher.show(runs, self.backend.slots)
+        self.display.show(runs, self.backend.slots)
         return Outcome(tuple(runs), self.request.signal)
 
     def progress(self) -> list[RunProgress]:
@@ -351,7 +351,7 @@ class _Loop:
 
     def _fail(self, path: Path, reason: str) -> None:
         self.failures[path] = reason
-        self.watcher.say(f"{path.name} failed: {reason}")
+        self.display.say(f"{path.name} failed: {reason}")
 
     def _failed(self, run: RunProgress) -> RunProgress:
         """A failure is known even where a full disk keeps no note of it."""
@@ -365,7 +365,7 @@ class _Loop:
         end = time.monotonic() + PATIENCE
         while self.running and time.monotonic() < end:
             self._collect()
-            self.watcher.show(self.progress(), self.backend.slots)
+            self.display.show(self.progress(), self.backend.slots)
             time.sleep(POLL)
 
     def _note(self) -> None:

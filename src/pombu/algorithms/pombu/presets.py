@@ -98,7 +98,7 @@ def paper(task: str, horizon: int | None) -> POMBUConfig:
 
 ALPHA = 0.05
 """Weight of the penalty in `fast`: standard deviations of the gain per standard
-deviation of doubt, the same for all tasks and horizons."""
+deviation of uncertainty, the same for all tasks and horizons."""
 
 
 BETA = 1.0
@@ -110,7 +110,7 @@ more than about any real step: a first fit promises anything there."""
 
 
 def fast(task: str, horizon: int | None) -> POMBUConfig:
-    """Branched imagination, one unit for gain and doubt, and bounded fits.
+    """Branched imagination, one unit for gain and uncertainty, and bounded fits.
 
     Departures from `paper` and why: virtual trajectories are branches
     (`presets.branches`), continued by V and, for the uncertainty, by U_psi, and cut off
