@@ -90,7 +90,7 @@ def _policy_for(
     task: Task,
     key: PRNGKeyArray,
 ) -> Proposal:
-    """The policy for the episode with this number since the last lesson."""
+    """The policy for the episode with this number since the last update."""
     policies, normaliser = stack
     turn = number % jax.tree.leaves(policies)[0].shape[0]
     policy = jax.tree.map(lambda leaf: leaf[turn], policies)
@@ -166,7 +166,7 @@ class AskTell:
         """Take in a real episode; learn once an iteration's worth of them is there.
 
         Returns:
-            The lesson's metrics, or nothing while episodes are still being gathered.
+            Metrics of the update; nothing while episodes are still being gathered.
         """
         _explorer(self.learner)
         self.episodes.append([_checked(episode, self.learner.task)])
