@@ -12,7 +12,7 @@ import pytest
 
 import pombu
 from pombu import MEPPO, POMBU, EnvConfig, UsageError
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.data.episodes import EpisodeStore
 from pombu.errors import StoppedError
 from pombu.nn import predict_value

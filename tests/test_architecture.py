@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "pombu"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 # The version is data, and the two entry points only pass names on.
-EVERYWHERE = {"_version"}
+EVERYWHERE = {"__version__"}
 ENTRY_POINTS = {"__init__", "__main__"}
 
 UNSAFE_MODULES = {

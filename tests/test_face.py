@@ -11,8 +11,7 @@ import pytest
 
 import pombu
 from pombu import METRPO, POMBU, UsageError
-from pombu.agent.inputs import as_rows, whole
-from pombu.agent.world_model import padded
+from pombu.agent.world_model import as_rows, padded, whole
 from pombu.data import Normaliser
 from pombu.errors import RunError
 from pombu.nn import predict_value

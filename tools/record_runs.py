@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from pombu.algorithms import registry
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import load
 from pombu.training.algorithm import StageTimer

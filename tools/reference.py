@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pombu.algorithms import presets, registry
+from pombu.algorithms import registry
 from pombu.cli import COMMANDS, main
 from pombu.envs import EnvConfig
 from pombu.errors import range_of
@@ -100,8 +100,8 @@ def configs() -> str:
         )
     for name, entry in registry.ALGORITHMS.items():
         kind = registry.config_type(name)
-        columns = [presets.preset(name, one, TASK) for one in presets.names()]
-        heads = " | ".join(f"`{one}`" for one in presets.names())
+        columns = [registry.preset(name, one, TASK) for one in registry.PRESETS]
+        heads = " | ".join(f"`{one}`" for one in registry.PRESETS)
         table = [f"| flag | {heads} | meaning |", "|---" * (len(columns) + 2) + "|"]
         for path, hint, meaning, accepted in fields_of(kind):
             values = " | ".join(value_text(dig(one, path)) for one in columns)

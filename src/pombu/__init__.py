@@ -7,7 +7,6 @@ they are first used, so that the import itself stays quick and free of JAX.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from pombu._version import __version__ as __version__
 from pombu.algorithms.registry import ALGORITHMS
 from pombu.envs import EnvConfig as EnvConfig
 from pombu.envs import Episode as Episode
@@ -20,16 +19,18 @@ if TYPE_CHECKING:
     # A class for every algorithm; `python -m tools.agent_types` writes them.
     from pombu._agents import *  # noqa: F403
     from pombu.algorithms.pombu.config import POMBUConfig as POMBUConfig
-    from pombu.algorithms.presets import preset as preset
+    from pombu.algorithms.registry import preset as preset
     from pombu.training.callbacks import Callback as Callback
     from pombu.training.callbacks import StopAfter as StopAfter
     from pombu.training.callbacks import StopAtReturn as StopAtReturn
     from pombu.uncertainty import q_uncertainty as q_uncertainty
 
+__version__ = "0.1.0"
+
 _LATER = {
     **{entry.agent: "pombu.agent.agents" for entry in ALGORITHMS.values()},
     "POMBUConfig": "pombu.algorithms.pombu.config",
-    "preset": "pombu.algorithms.presets",
+    "preset": "pombu.algorithms.registry",
     "Callback": "pombu.training.callbacks",
     "StopAfter": "pombu.training.callbacks",
     "StopAtReturn": "pombu.training.callbacks",

@@ -7,8 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from pombu.algorithms.presets import preset
-from pombu.algorithms.registry import ALGORITHMS, make
+from pombu.algorithms.registry import ALGORITHMS, make, preset
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import load
 from pombu.envs.environment import ACTION_BOUND

@@ -25,24 +25,21 @@ from pombu.algorithms.dhmbpo.config import (
     DistributionConfig,
     SoftActorCriticConfig,
 )
-from pombu.algorithms.dhmbpo.losses import (
-    TrainingRollout,
-    expanded_target,
-    soft_value,
-    value_bounds,
-)
+from pombu.algorithms.dhmbpo.learner import explore
 from pombu.algorithms.dhmbpo.training import (
+    TrainingRollout,
     distribution_rollout,
-    explore,
+    expanded_target,
     improve_tail,
     local_along,
     past_the_end,
+    soft_value,
     training_rollout,
     uncertainty_along,
     update,
+    value_bounds,
 )
-from pombu.algorithms.presets import preset
-from pombu.algorithms.registry import make
+from pombu.algorithms.registry import make, preset
 from pombu.algorithms.soft_actor_critic import (
     Imagination,
     Networks,

@@ -20,7 +20,7 @@ from pombu.algorithms.mbmpo.learner import (
     meta_step,
     side_by_side,
 )
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.config import ModelConfig, ReturnConfig
 from pombu.envs import load

@@ -22,8 +22,7 @@ from pombu.algorithms.mbpo.learner import (
     soft_target,
     update,
 )
-from pombu.algorithms.presets import preset
-from pombu.algorithms.registry import make
+from pombu.algorithms.registry import make, preset
 from pombu.algorithms.soft_actor_critic import (
     PLAIN,
     Networks,

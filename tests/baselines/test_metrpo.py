@@ -10,7 +10,7 @@ import pytest
 
 from pombu.algorithms.metrpo.config import METRPOConfig, StopRuleConfig
 from pombu.algorithms.metrpo.learner import Learner, _StopRule, judge, member_return
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.data import Normaliser
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.config import ModelConfig, ReturnConfig

@@ -18,7 +18,7 @@ from pombu.algorithms.pets.planning import (
     move_on,
     random_shooting,
 )
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.data import Normaliser, returns_within
 from pombu.dynamics.config import GaussianModelConfig
 from pombu.dynamics.ensemble import Layers

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from pombu.agent.runs import algorithm_of, load_state
-from pombu.algorithms.presets import preset
-from pombu.algorithms.registry import ALGORITHMS, config_type, make, options
+from pombu.algorithms.registry import ALGORITHMS, config_type, make, options, preset
 from pombu.cli.train import parse_train
 from pombu.envs import load
 from pombu.errors import UsageError

@@ -9,7 +9,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.algorithms.slbo.config import NoiseConfig
 from pombu.algorithms.slbo.learner import Learner, limited_entropy, with_noise
 from pombu.envs import load

@@ -19,8 +19,7 @@ from pombu.agent.numpy_policy import load_policy
 from pombu.algorithms.base import init_counters
 from pombu.algorithms.ppo import learner as ppo
 from pombu.algorithms.ppo.config import PPOConfig
-from pombu.algorithms.presets import preset
-from pombu.algorithms.registry import make
+from pombu.algorithms.registry import make, preset
 from pombu.algorithms.sac import learner as sac
 from pombu.algorithms.sac.config import CrossQConfig, TQCConfig
 from pombu.algorithms.stable_baselines import ReplayBuffer, SbxState, seeded

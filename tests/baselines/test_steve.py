@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.algorithms.steve.config import (
     ActorCriticConfig,
     ExpansionModelConfig,

@@ -8,7 +8,7 @@ import jax
 import pytest
 from sizes import small
 
-from pombu.bench import algorithms, pathwise, suite, workload
+from pombu.bench import algorithms, suite, workload
 from pombu.cli import main
 
 TINY = suite.Effort(2, 0.0, fit_steps=5, collections=1, whole_iterations=False)
@@ -57,12 +57,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "STORED", 600)
     monkeypatch.setattr(suite, "MATRICES", (64,))
     monkeypatch.setattr(suite, "COLLECTED", ("Point2D",))
-    for name in ("measure_trust_region", "measure_planners"):
+    for name in ("measure_trust_region", "measure_planners", "measure_pathwise"):
         smoke = partial(getattr(algorithms, name), sizes="smoke")
         monkeypatch.setattr(algorithms, name, smoke)
-    smoke = partial(pathwise.measure_pathwise, sizes="smoke")
-    monkeypatch.setattr(pathwise, "measure_pathwise", smoke)
-    monkeypatch.setattr(pathwise, "STORED", 400)
     monkeypatch.setattr(algorithms, "STORED", 400)
     monkeypatch.setattr(algorithms, "TRAJECTORIES", 2)
     monkeypatch.setattr(algorithms, "POLICY_UPDATES", 2)
@@ -89,7 +86,7 @@ def assert_complete(figures: dict[str, Any]) -> None:
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that wait for one another take forever where other tests run beside."""
     pytest.importorskip("torch", reason="needs the baselines extra")
-    monkeypatch.setattr("pombu.bench.pytorch_workload.usable_cores", lambda: 1)
+    monkeypatch.setattr("pombu.bench.workload.usable_cores", lambda: 1)
 
 
 @pytest.mark.slow
@@ -108,7 +105,6 @@ def test_every_figure_comes_of_the_times(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(suite, "take_turns", fast)
     monkeypatch.setattr(algorithms, "take_turns", fast)
-    monkeypatch.setattr(pathwise, "take_turns", fast)
     for name in ("trpo_step", "metrpo_update", "slbo_round", "actions", "meta_step"):
         monkeypatch.setattr(algorithms, name, lambda learner: None)
     figures = suite.run(TINY, lambda what: None)

@@ -10,8 +10,8 @@ import pytest
 
 from pombu.algorithms.dhmbpo.learner import Learner
 from pombu.algorithms.dhmbpo.training import update
-from pombu.algorithms.presets import preset
-from pombu.bench import pathwise
+from pombu.algorithms.registry import preset
+from pombu.bench import algorithms
 from pombu.bench.workload import TASK, random_episodes
 from pombu.envs import load
 
@@ -32,7 +32,7 @@ def one_thread() -> Iterator[None]:
 def test_one_update_of_all_networks() -> None:
     config = replace(preset("dhmbpo", "smoke", TASK), kappa=0.0, draw="rollout")
     learner = Learner(load(TASK), config)
-    state = pathwise.with_experience(learner, random_episodes(learner.task, 400))
+    state = algorithms.dhmbpo_state(learner, random_episodes(learner.task, 400))
     networks, world = learner.networks(state), learner.imagination(state)
     # Critics begin as constants; here they are to differ.
     moved = jax.tree.map(
@@ -99,7 +99,7 @@ def test_operations_by_hand() -> None:
     config = preset("dhmbpo", "smoke", TASK)
     o, a = task.observation_dim, task.action_dim
     member = (o + a) * 16 + 16 * 16 + 16 * o
-    count = pathwise.operations(task, config)
+    count = algorithms.dhmbpo_operations(task, config)
     assert count["fit"] == 6 * member - 2 * (o + a) * 16
     actor = o * 16 + 16 * 16 + 16 * 2 * a
     assert count["distribution"] == 12 * 3 * 2 * (member + actor)

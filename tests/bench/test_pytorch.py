@@ -17,7 +17,7 @@ from pombu.rollout.imagine import imagine
 
 torch = pytest.importorskip("torch", reason="needs the baselines extra")
 
-from pombu.bench import pytorch, pytorch_workload  # noqa: E402
+from pombu.bench import pytorch  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -160,8 +160,8 @@ def rows_of(validation, seed, steps, config):
 def test_each_piece_runs_with_the_threads_that_suit_it(
     work: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pytorch_workload, "usable_cores", lambda: 1)
-    pieces = pytorch_workload.pieces(work)
+    monkeypatch.setattr("pombu.bench.workload.usable_cores", lambda: 1)
+    pieces = pytorch.pieces(work)
     assert set(pieces) == {"imagination", "fit", "update"}
     for piece in pieces.values():
         piece()

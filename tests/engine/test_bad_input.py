@@ -13,8 +13,7 @@ from tiny import CONFIG, change
 
 from pombu.algorithms.pombu.config import POMBUConfig
 from pombu.algorithms.pombu.learner import Learner
-from pombu.algorithms.presets import preset
-from pombu.algorithms.registry import ALGORITHMS, options
+from pombu.algorithms.registry import ALGORITHMS, options, preset
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import CollectionError, EnvConfig, load
 from pombu.errors import RunError, UsageError

@@ -22,7 +22,7 @@ from pombu.dynamics.ensemble import (
     materialise,
     predict,
 )
-from pombu.dynamics.fit import Lesson, begin_afresh, fit, fit_members, row_batches
+from pombu.dynamics.fit import FitPlan, begin_afresh, fit, fit_members, row_batches
 from pombu.dynamics.gaussian import Likelihood, init_gaussian, predict_gaussian
 from pombu.nn import Descent, adam, gradient_steps
 from pombu.parallel import Workers
@@ -262,14 +262,14 @@ def test_gaussian_members_too_stop_where_held_out_rows_say() -> None:
     )
     loss, judges = Likelihood(config), np.arange(300, 400, dtype=np.int32)
 
-    def lesson(number: int) -> Lesson:
+    def plan(number: int) -> FitPlan:
         batches = row_batches(np.random.default_rng(number), np.arange(300), 50)
-        return Lesson(batches, loss, (loss, judges, 100), 20, 100, 2000)
+        return FitPlan(batches, loss, (loss, judges, 100), 20, 100, 2000)
 
     ensemble = init_gaussian(jax.random.key(0), 2, 2, 1, config.hidden)
-    lessons = [lesson(0), lesson(1)]
+    plans = [plan(0), plan(1)]
     fitted = fit_members(
-        ensemble, None, lessons, inputs, targets, config, 400, Workers(1)
+        ensemble, None, plans, inputs, targets, config, 400, Workers(1)
     )
     assert (fitted.steps < 2000).all()
     samples = Samples(*map(jnp.asarray, (inputs, targets, judges)))
@@ -295,8 +295,8 @@ def test_a_fixed_number_of_steps_keeps_the_last_weights_and_adams_memory() -> No
 
     def train(state: Any, part: list[np.ndarray]) -> Any:
         steps = len(part)
-        lesson = Lesson(iter(part), loss, None, steps, steps, steps)
-        given = ([lesson], inputs, targets, config, 60, Workers(1))
+        plan = FitPlan(iter(part), loss, None, steps, steps, steps)
+        given = ([plan], inputs, targets, config, 60, Workers(1))
         fitted = fit_members(*state, *given)
         assert fitted.steps.tolist() == [steps]
         return fitted.members, fitted.optimiser

@@ -12,8 +12,7 @@ from tiny import Mimic, hand_made_task, same
 
 from pombu.agent.agents import POMBU
 from pombu.agent.numpy_policy import load_policy
-from pombu.algorithms.presets import preset
-from pombu.algorithms.registry import ALGORITHMS, make
+from pombu.algorithms.registry import ALGORITHMS, make, preset
 from pombu.cli import main
 from pombu.data import Normaliser, learn_from, moved, no_experience
 from pombu.data.episodes import EpisodeStore

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pombu.algorithms.pombu.learner import Learner
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import load
 from pombu.rng import Keys

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pombu.algorithms.pombu.config import POMBUConfig
-from pombu.algorithms.presets import names, preset
+from pombu.algorithms.registry import PRESETS, preset
 from pombu.envs import load
 from pombu.errors import UsageError
 
@@ -123,7 +123,7 @@ def without_uncertainty(config: POMBUConfig) -> dict[str, Any]:
     return fields
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", PRESETS)
 def test_meppo_differs_by_its_uncertainty_alone(name: str) -> None:
     meppo = preset("meppo", name, "HalfCheetah", 1000)
     pombu = vars(preset("pombu", name, "HalfCheetah", 1000))
@@ -131,7 +131,7 @@ def test_meppo_differs_by_its_uncertainty_alone(name: str) -> None:
         assert value == pombu[field]
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("horizon", [None, 1000])
 @pytest.mark.parametrize("task", [*SHORT, "Point2D", "Point3D"])
 def test_every_preset_fills_its_minibatches(

@@ -24,8 +24,8 @@ from test_imagination import (
 from tiny import Mimic, hand_made_task
 
 from pombu.data import Normaliser, learn_from, no_experience
-from pombu.dynamics.model import Dynamics
-from pombu.dynamics.termination import (
+from pombu.dynamics.model import (
+    Dynamics,
     fit_termination,
     init_termination,
     network_of,

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.analysis.results_page import train_command
 from pombu.cli import parsing
 from pombu.cli.lists import CheckEnv

@@ -11,7 +11,7 @@ import probes
 import pytest
 
 from pombu import POMBU, SLBO, Episode, UsageError
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.training.callbacks import Callback, Progress
 
 

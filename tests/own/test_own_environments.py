@@ -10,8 +10,7 @@ import probes
 import pytest
 
 from pombu import POMBU, EnvConfig, UsageError
-from pombu.algorithms.presets import names, preset
-from pombu.algorithms.registry import ALGORITHMS, options
+from pombu.algorithms.registry import ALGORITHMS, PRESETS, options, preset
 from pombu.cli import main
 from pombu.cli.lists import check_and_describe
 from pombu.data.episodes import from_bytes
@@ -23,7 +22,7 @@ SMOKE = ["--preset", "smoke", "--total-steps"]
 
 @pytest.mark.parametrize("algorithm", MODELLING)
 def test_presets_learn_what_an_environment_does_not_know(algorithm: str) -> None:
-    for name in names():
+    for name in PRESETS:
         model = preset(algorithm, name, "Pendulum-v1").model
         assert (model.reward, model.termination) == ("learned", "learned")
         model = preset(algorithm, name, "probes:with_reward").model
@@ -37,7 +36,7 @@ def test_presets_learn_what_an_environment_does_not_know(algorithm: str) -> None
 def test_presets_follow_the_environments_time_limit() -> None:
     for env, horizon in [("Pendulum-v1", 200), ("probes:corridor", 12)]:
         for algorithm in ("pombu", "meppo"):
-            for name in names():
+            for name in PRESETS:
                 preset(algorithm, name, env).require_full_minibatches(horizon)
     config = preset("pombu", "fast", "Pendulum-v1")
     assert config.trajectories * 200 == config.least_steps == 1000

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.analysis.curves import read_curves
 from pombu.cli import main
 from pombu.training import config_file

@@ -14,7 +14,7 @@ from pombu import POMBU, EnvConfig, UsageError
 from pombu.agent.runs import algorithm_of
 from pombu.algorithms import registry
 from pombu.algorithms.pombu.config import POMBUConfig
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.cli import main
 from pombu.envs import ActionBox, CollectionError, check, collect, load
 from pombu.envs.environment import ActionBox as Box
@@ -137,7 +137,7 @@ def test_a_horizon_beyond_a_time_limit_is_refused() -> None:
 
 
 def test_a_name_that_begins_like_a_point_task_is_no_point_task() -> None:
-    from pombu.algorithms.presets import is_point
+    from pombu.algorithms.config import is_point
 
     assert is_point("Point2D")
     assert not is_point("PointMaze_UMaze-v3")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pombu.algorithms.pets import learner as pets
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.envs import load
 from pombu.envs.environment import ACTION_BOUND
 from pombu.paper.misled_point2d import (

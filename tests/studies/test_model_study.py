@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pombu.algorithms.pombu.learner import Learner
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.analysis.model_study import Row, errors, split, variant_of
 from pombu.cli import main
 from pombu.data.episodes import EpisodeStore

@@ -23,12 +23,11 @@ from pombu.paper.panel_runs import (
     gather_results,
 )
 from pombu.paper.reproduce import find, reproduce_all
-from pombu.studies import ray_backend, worker
-from pombu.studies.backends import BackendOptions
+from pombu.studies import backends, ray_backend
+from pombu.studies.backends import FAILURE, BackendOptions
 from pombu.studies.progress import PlainRuns, examine
 from pombu.studies.ray_backend import FolderChanges, _require_listener, apply_changes
 from pombu.studies.study import Job, Outcome, longest, prepare
-from pombu.studies.worker import FAILURE
 from pombu.training.config_file import flat, to_json
 from pombu.training.run import open_run
 
@@ -169,12 +168,12 @@ def test_a_study_may_ask_for_fewer_steps(tmp_path: Path) -> None:
 
 def test_runs_that_must_share_begin_at_different_cores(monkeypatch: Any) -> None:
     pinned: list[list[int]] = []
-    monkeypatch.setattr(worker, "available_cores", lambda: [0, 1, 2, 3])
-    monkeypatch.setattr(worker, "_claim_core", lambda *_: False)
+    monkeypatch.setattr(backends, "available_cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(backends, "_claim_core", lambda *_: False)
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, to: pinned.append(list(to)))
     for pid in (100, 101, 102, 103):
         monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
-        with worker.claimed_cores(1) as mine:
+        with backends.claimed_cores(1) as mine:
             assert len(mine) == 1
     assert sorted(pinned[::2]) == [[0], [1], [2], [3]]
 

@@ -15,11 +15,18 @@ import pytest
 from rich.console import Console
 
 from pombu.cli import main
-from pombu.cli.experiments import last_words
+from pombu.cli.experiments import closing_lines
 from pombu.envs import EnvConfig
 from pombu.errors import RunError, UsageError
-from pombu.studies import worker
-from pombu.studies.backends import BackendOptions, EndState, LocalBackend
+from pombu.studies import backends
+from pombu.studies.backends import (
+    FAILURE,
+    BackendOptions,
+    EndState,
+    LocalBackend,
+    failure_sentence,
+    train,
+)
 from pombu.studies.progress import (
     LiveTable,
     PlainRuns,
@@ -31,7 +38,6 @@ from pombu.studies.progress import (
 )
 from pombu.studies.study import Job, Outcome, plan, require_trusted, run_study, status
 from pombu.studies.study_file import key_lines, read_study
-from pombu.studies.worker import FAILURE, failure_sentence, train
 from pombu.training.metrics import MetricsFile, read_rows
 from pombu.training.run import create, open_run
 
@@ -340,7 +346,7 @@ def test_a_run_that_still_saves_itself_is_waited_for(
     run = create(tmp_path / job.name, job.spec())
     with contextlib.ExitStack() as held, (tmp_path / "log").open("w") as log:
         held.enter_context(run.locked())
-        monkeypatch.setattr("pombu.studies.worker.time.sleep", lambda _: held.close())
+        monkeypatch.setattr("pombu.studies.backends.time.sleep", lambda _: held.close())
         assert train(run.path, log, None)
     said = (tmp_path / "log").read_text()
     assert "is in use by process" in said
@@ -366,7 +372,9 @@ def test_what_a_study_recommends_works(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = have(tmp_path, Pretended())
-    recommended = last_words(tmp_path / "runs", outcome.runs).partition("Next: pombu ")
+    recommended = closing_lines(tmp_path / "runs", outcome.runs).partition(
+        "Next: pombu "
+    )
     assert main(recommended[2].split()) == 0
     assert (tmp_path / "runs" / "returns.png").exists()
     assert capsys.readouterr().out.count("returns final") == 4
@@ -396,10 +404,10 @@ def test_cores_are_claimed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = (
-        "import sys; from pombu.studies.worker import claimed_cores\n"
+        "import sys; from pombu.studies.backends import claimed_cores\n"
         "with claimed_cores(1) as mine: print(*mine, flush=True); sys.stdin.read()"
     )
-    before = worker.available_cores()
+    before = backends.available_cores()
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     command = [sys.executable, "-c", code]
@@ -408,11 +416,11 @@ def test_cores_are_claimed_once(
         assert other.stdin is not None
         assert other.stdout is not None
         theirs = int(other.stdout.readline())
-        with worker.claimed_cores(1) as mine:
-            assert worker.available_cores() == list(mine)
+        with backends.claimed_cores(1) as mine:
+            assert backends.available_cores() == list(mine)
             assert len(before) == 1 or mine != (theirs,)
         other.stdin.close()
-    assert worker.available_cores() == before
+    assert backends.available_cores() == before
 
 
 def test_impossible_backends() -> None:

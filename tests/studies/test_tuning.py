@@ -16,7 +16,7 @@ import pytest
 from pombu.agent.runs import read_config
 from pombu.cli import main
 from pombu.errors import RunError, UsageError
-from pombu.studies.backends import EndState
+from pombu.studies.backends import EndState, note_failure
 from pombu.studies.tuning import Found, Limits, open_journal, tune
 from pombu.studies.tuning_file import Dimension, read_tuning
 from pombu.studies.tuning_results import (
@@ -25,7 +25,6 @@ from pombu.studies.tuning_results import (
     rung_scores,
     score,
 )
-from pombu.studies.worker import note_failure
 from pombu.training.metrics import MetricsFile, read_rows
 from pombu.training.run import EVALUATION, open_run, write_json
 

@@ -20,7 +20,7 @@ from pombu.files import (
     temporary_name,
     write_atomic,
 )
-from pombu.studies import worker
+from pombu.studies import backends
 from pombu.training import checkpoint, loop
 from pombu.training import run as runs
 from pombu.training.callbacks import Callback
@@ -248,7 +248,7 @@ def test_deep_json_and_foreign_fields_are_no_bug(folder: Path) -> None:
 def test_cores_are_part_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = checkpoint.newest(folder)
     assert saved is not None
-    assert saved.cores == len(worker.available_cores())
+    assert saved.cores == len(backends.available_cores())
     assert not any("cores" in said for said in go_on(folder))
     monkeypatch.setattr(loop, "usable_cores", lambda: 77)
     assert any("now it has 77" in said for said in go_on(folder, 3 * STEPS))
@@ -263,7 +263,7 @@ def test_resume_keeps_to_as_many_cores_as_before(
 
     def claim(number: int) -> Any:
         claimed.append(number)
-        return worker.contextlib.nullcontext()
+        return backends.contextlib.nullcontext()
 
     run, saved = runs.open_run(folder), checkpoint.newest(folder)
     assert saved is not None
@@ -278,12 +278,12 @@ def test_resume_keeps_to_as_many_cores_as_before(
 def test_anothers_folder_of_cores_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(backends.tempfile, "gettempdir", lambda: str(tmp_path))
     folder = tmp_path / f"pombu-cores-{os.getuid()}"
 
     def claims() -> bool:
-        with worker.contextlib.ExitStack() as stack:
-            return worker._claim_core(stack, 0)
+        with backends.contextlib.ExitStack() as stack:
+            return backends._claim_core(stack, 0)
 
     assert claims()
     folder.chmod(0o777)

@@ -24,7 +24,6 @@ from jaxtyping import PRNGKeyArray
 
 from pombu.agent.ask_tell import AskTell
 from pombu.agent.export import about_policy, export_policy
-from pombu.agent.inputs import MOST_STEPS, whole, with_options
 from pombu.agent.runs import (
     DEFAULT_PRESET,
     Which,
@@ -33,9 +32,10 @@ from pombu.agent.runs import (
     read_config,
     require_later,
 )
-from pombu.agent.world_model import ModelAccess, UncertaintyAccess
-from pombu.algorithms import presets, registry
+from pombu.agent.world_model import MOST_STEPS, ModelAccess, UncertaintyAccess, whole
+from pombu.algorithms import registry
 from pombu.algorithms.config import budget, last_iteration
+from pombu.algorithms.registry import with_options
 from pombu.data import read_logged
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import EnvConfig, load, short_name
@@ -109,7 +109,7 @@ class Agent(ModelAccess, AskTell):
             registry.require_config(self.algorithm, config)
             config = config if env is None else replace(config, env=environment)
         else:
-            config = presets.preset(
+            config = registry.preset(
                 self.algorithm, preset, environment.id, environment.horizon
             )
             config = replace(config, env=replace(environment, id=config.env.id))

@@ -15,7 +15,7 @@ from pombu.data import Normaliser
 from pombu.data.episodes import EpisodeStore
 from pombu.envs import Episode, Task
 from pombu.errors import RunError, UsageError
-from pombu.nn import GaussianPolicy
+from pombu.nn import StochasticPolicy
 from pombu.rng import Keys
 from pombu.rollout.real import act_alone
 from pombu.training.algorithm import Algorithm, Explores, StageTimer
@@ -27,7 +27,7 @@ class Proposal:
 
     def __init__(
         self,
-        policy: GaussianPolicy,
+        policy: StochasticPolicy,
         normaliser: Normaliser,
         task: Task,
         key: PRNGKeyArray,
@@ -85,11 +85,14 @@ def _is_round(config: Any, episodes: list[Episode]) -> bool:
 
 
 def _policy_for(
-    stack: tuple[GaussianPolicy, Normaliser], number: int, task: Task, key: PRNGKeyArray
+    stack: tuple[StochasticPolicy, Normaliser],
+    number: int,
+    task: Task,
+    key: PRNGKeyArray,
 ) -> Proposal:
-    """The policy for the episode with this number since the last lesson."""
+    """The policy for the episode with this number since the last update."""
     policies, normaliser = stack
-    turn = number % policies.log_std.shape[0]
+    turn = number % jax.tree.leaves(policies)[0].shape[0]
     policy = jax.tree.map(lambda leaf: leaf[turn], policies)
     return Proposal(policy, normaliser, task, key)
 
@@ -163,7 +166,7 @@ class AskTell:
         """Take in a real episode; learn once an iteration's worth of them is there.
 
         Returns:
-            The lesson's metrics, or nothing while episodes are still being gathered.
+            Metrics of the update; nothing while episodes are still being gathered.
         """
         _explorer(self.learner)
         self.episodes.append([_checked(episode, self.learner.task)])

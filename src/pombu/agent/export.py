@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from safetensors.numpy import save
 
-from pombu._version import __version__
+from pombu import __version__
 from pombu.agent.numpy_policy import FORMAT, checksum
 from pombu.data import Experience
 from pombu.envs import Task

@@ -12,9 +12,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from pombu.agent.inputs import flat_options, with_options
-from pombu.algorithms import presets
-from pombu.algorithms.registry import config_type, find, make
+from pombu.algorithms import registry
+from pombu.algorithms.registry import (
+    config_type,
+    find,
+    flat_options,
+    make,
+    with_options,
+)
 from pombu.data.episodes import EPISODES, EpisodeStore, load_episodes
 from pombu.envs import Task, load, resolve, short_name
 from pombu.envs.catalogue import HERE
@@ -191,7 +196,7 @@ class ConfigFile:
             options["env.horizon"] = horizon
         config = config_type(algorithm)()
         if not self.is_whole:
-            config = presets.preset(algorithm, preset, options["env.id"], horizon)
+            config = registry.preset(algorithm, preset, options["env.id"], horizon)
         try:
             return with_options(algorithm, config, options)
         except UsageError as error:

@@ -1,10 +1,10 @@
-"""What an agent's learned world and value function say: predictions, V, Q and sqrt(U).
+"""What an agent's dynamics and value function say: predictions, V, Q and sqrt(U).
 
 All take and give numbers in the environment's own units, for one row or a batch. A
 batch is padded to a power of two, so that few sizes are ever compiled.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from pombu.agent.inputs import MOST_STEPS, array_like, as_numpy, as_rows, whole
 from pombu.algorithms.base import ModelLearner
 from pombu.dynamics.model import Dynamics, Step
 from pombu.envs import ActionBox
@@ -32,6 +31,8 @@ from pombu.rollout.q_value import (
     require_calibrated,
 )
 from pombu.training.algorithm import Algorithm, Planner, Policy
+
+MOST_STEPS = 10**12
 
 
 @dataclass(frozen=True)
@@ -403,3 +404,69 @@ class UncertaintyAccess(ModelAccess):
         only = QEstimate(*(x[: len(states)] for x in found))
         low, high = interval(only, calibrated, number, level)
         return array_like(observation, low), array_like(observation, high)
+
+
+def as_rows(
+    name: str, given: Any, shapes: Sequence[tuple[int, ...] | None]
+) -> tuple[np.ndarray, bool]:
+    """One array or a batch of them as rows [n, dim], and whether it was only one.
+
+    Args:
+        name: what it is called in an error.
+        given: anything that NumPy makes an array of numbers of.
+        shapes: that a single one may have, the flat one first.
+
+    Raises:
+        UsageError: It has another shape, or is not made of finite numbers.
+    """
+    accepted = [shape for shape in shapes if shape is not None]
+    dim = accepted[0][0]
+    try:
+        rows = np.asarray(given, np.float32)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"The {name} is {given!r:.80}: give an array of {dim} numbers, or a batch "
+            f"[n, {dim}]."
+        ) from None
+    single = rows.shape in accepted or (dim == 1 and rows.shape == ())
+    if rows.size == 0 or not (single or rows.shape[1:] in accepted):
+        raise UsageError(
+            f"The {name} has shape {rows.shape}; give one of shape "
+            f"{' or '.join(map(str, dict.fromkeys(accepted)))}, or a batch of them."
+        )
+    if not np.isfinite(rows).all():
+        raise UsageError(
+            f"The {name} has entries that are not finite: give finite ones."
+        )
+    return rows.reshape(-1, dim), single
+
+
+def whole(name: str, given: Any, least: int, most: int) -> int:
+    """A whole number within bounds; 1e4 is one as well.
+
+    Raises:
+        UsageError: It is none.
+    """
+    try:
+        number = int(given)
+        if number == given and least <= number <= most and given is not True:
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise UsageError(
+        f"{name} is {given!r}; it must be a whole number from {least} to {most}."
+    )
+
+
+def as_numpy(given: Any) -> Any:
+    """A tensor of PyTorch, wherever it lies, as an array; anything else as it is."""
+    return given.detach().cpu().numpy() if hasattr(given, "detach") else given
+
+
+def array_like(given: Any, found: np.ndarray) -> Any:
+    """An array of the library that the given one is of."""
+    if isinstance(given, jax.Array):
+        return jnp.asarray(found)
+    if hasattr(given, "new_tensor"):
+        return given.new_tensor(found)
+    return found

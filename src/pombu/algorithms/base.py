@@ -25,9 +25,10 @@ from pombu.dynamics.config import (
 from pombu.dynamics.ensemble import Ensemble
 from pombu.dynamics.error import limited, prediction_error
 from pombu.dynamics.fit import refit
-from pombu.dynamics.model import Dynamics, dynamics_of
-from pombu.dynamics.termination import (
+from pombu.dynamics.model import (
+    Dynamics,
     TerminationModel,
+    dynamics_of,
     fit_termination,
     init_termination,
 )

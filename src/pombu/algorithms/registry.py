@@ -1,13 +1,16 @@
-"""Which algorithms there are, by name and without importing them."""
+"""Which algorithms there are, their presets and options; without importing them."""
 
+import dataclasses
 import difflib
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pombu.envs import Episode, Task
+import numpy as np
+
+from pombu.envs import CATALOGUE, EnvConfig, Episode, Task, load, resolve, short_name
 from pombu.errors import UsageError
 from pombu.training import config_file
 
@@ -147,6 +150,14 @@ ALGORITHMS = {
     ),
 }
 
+PRESETS = ("paper", "fast", "smoke")
+"""Named configurations of every algorithm. `paper` follows the algorithm's paper.
+`fast` is what we recommend on a few cores: the same algorithm with a cheaper schedule.
+`smoke` is tiny, for tests and for trying a set-up."""
+
+_ARGUMENTS = ("env", "preset", "seed", "config", "data", "tensorboard_log")
+"""What an agent takes beside the options of its algorithm."""
+
 
 def find(name: str) -> Entry:
     """The algorithm with this name.
@@ -197,6 +208,53 @@ def preset_function(name: str, preset: str) -> Callable[[str, int | None], Any]:
     return function
 
 
+def preset(algorithm: str, name: str, env: str, horizon: int | None = None) -> Any:
+    """The configuration of an algorithm for a task, by the preset's name.
+
+    An environment that is not pombu's is made once, to see how long its episodes are
+    and which of reward and termination it knows; the others are to be learned.
+
+    Args:
+        algorithm: as on the command line.
+        name: one of `PRESETS`.
+        env: a task's full or short name, a Gymnasium id, or `module:factory`.
+        horizon: steps per episode, where it is not the task's own.
+    """
+    _require("algorithm", algorithm, tuple(ALGORITHMS))
+    _require("preset", name, PRESETS)
+    full = resolve(env)
+    environment = EnvConfig(id=full, horizon=horizon)
+    values = preset_function(algorithm, name)
+    if any(entry.id == full for entry in CATALOGUE):
+        task = short_name(full)
+        return replace(values(task, horizon), env=environment)
+    foreign = load(environment)
+    return replace(
+        learn_the_unknown(values(full, foreign.horizon), foreign), env=environment
+    )
+
+
+def _require(what: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        near = difflib.get_close_matches(str(given), known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "choose one of them."
+        raise UsageError(
+            f"There is no {what} {given!r}; there are {', '.join(known)}: {hint}"
+        )
+
+
+def learn_the_unknown(config: Any, task: Task) -> Any:
+    """A config that learns what the task does not know, where it learns a model."""
+    model: Any = getattr(config, "model", None)
+    fields = getattr(model, "__dataclass_fields__", {})
+    unknown = {
+        field: "learned"
+        for field, function in (("reward", "reward"), ("termination", "terminal"))
+        if field in fields and function not in task.known
+    }
+    return replace(config, model=replace(model, **unknown)) if unknown else config
+
+
 def defaults(name: str) -> dict[str, Any]:
     """An algorithm's settings where nothing is said, by dotted names."""
     return dict(_defaults(find(name)))
@@ -210,6 +268,69 @@ def _defaults(entry: Entry) -> dict[str, Any]:
 def options(name: str) -> list[str]:
     """The dotted names of an algorithm's own options."""
     return [option for option in defaults(name) if not option.startswith("env.")]
+
+
+def with_options(algorithm: str, config: Any, options: Mapping[str, Any]) -> Any:
+    """A config with some of its fields changed.
+
+    Args:
+        algorithm: whose config it is.
+        config: where all other values come from.
+        options: `alpha=0.5`, `policy={"hidden": (256, 256)}`, `{"policy.hidden": ...}`
+            or a part of a config, such as `model=ModelConfig(members=3)`.
+
+    Raises:
+        UsageError: There is no such option, or it does not take such a value.
+    """
+    data = config_file.to_json(config)
+    known = config_file.flat(data)
+    for key, value in flat_options(options).items():
+        if key not in known:
+            raise UsageError(_unknown(algorithm, key, list(known)))
+        *parents, last = key.split(".")
+        part = data
+        for parent in parents:
+            part = part[parent]
+        part[last] = _plain(value)
+    return config_file.from_json(type(config), data, algorithm)
+
+
+def flat_options(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Options by their dotted names; parts of a config are taken apart."""
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            value = dataclasses.asdict(value)
+        if isinstance(value, Mapping):
+            found.update(flat_options(value, f"{prefix}{name}."))
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A value as a config has it; NumPy's numbers and arrays become Python's."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return value
+
+
+def _unknown(algorithm: str, key: str, known: list[str]) -> str:
+    """What to say of an option that does not exist."""
+    own = [name for name in known if not name.startswith("env.")]
+    candidates = [*own, *_ARGUMENTS, *{name.split(".")[0] for name in own}]
+    if key.startswith("env."):
+        candidates = own = [name for name in known if name.startswith("env.")]
+    # Somebody may know the name of a field and not which part it belongs to.
+    last = key.split(".")[-1]
+    elsewhere = [name for name in own if name.split(".")[-1] == last]
+    near = elsewhere or difflib.get_close_matches(key, candidates, n=1, cutoff=0.65)
+    hint = f" (did you mean {' or '.join(near[:3])}?)" if near else ""
+    return (
+        f"{algorithm} has no option {key!r}{hint}; it has "
+        f"{', '.join(sorted({name.split('.')[0] for name in own}))}, and "
+        f"{find(algorithm).config} lists the fields of each part."
+    )
 
 
 def make(name: str, task: Task, config: Any) -> "Algorithm[Any]":
@@ -242,7 +363,6 @@ def begin_from(
     """
     # Imported here, so that a list of algorithms needs no JAX.
     import equinox as eqx
-    import numpy as np
 
     from pombu.data.episodes import EpisodeStore
     from pombu.training.algorithm import StageTimer, Updatable

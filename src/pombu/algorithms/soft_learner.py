@@ -52,9 +52,10 @@ from pombu.dynamics.gaussian import (
     fit_homoscedastic,
     fresh_homoscedastic,
 )
-from pombu.dynamics.model import Dynamics, dynamics_of
-from pombu.dynamics.termination import (
+from pombu.dynamics.model import (
+    Dynamics,
     TerminationModel,
+    dynamics_of,
     fit_termination,
     init_termination,
 )

@@ -202,13 +202,13 @@ def play(
     act = act_alone(state.policy, normaliser, episodes, keys.jax("calibration"))
     noise: list[ndarray] = []
 
-    def remember(observations: ndarray, step: int) -> ndarray:
+    def act_and_keep(observations: ndarray, step: int) -> ndarray:
         actions = act(observations, step)
         mean = state.policy.mean(normaliser.normalise(jnp.asarray(observations)))
         noise.append(actions - np.asarray(mean))
         return actions
 
-    real = collect(learner.task, remember, keys.episodes("calibration", episodes))
+    real = collect(learner.task, act_and_keep, keys.episodes("calibration", episodes))
     return real, np.stack(noise)
 
 

@@ -1,7 +1,7 @@
 """Diagnosis of a run: its learned dynamics against fresh real episodes of its policy.
 
-`measure` compares the two, `pombu.analysis.diagnosis_figures` shows it, and what it
-means is said by `pombu.analysis.verdict`.
+`measure` compares the two, `pombu.analysis.plots` draws it, and what it means is said
+by `pombu.analysis.verdict`.
 """
 
 from collections.abc import Sequence
@@ -123,7 +123,7 @@ class Measurements:
     """Whether rewards come from the environment's contract."""
     ends_known: bool = False
     """Whether ends come from it, if from anywhere; else they are learned."""
-    doubts: bool = True
+    uses_disagreement: bool = True
     """Whether the algorithm makes use of the members' disagreement."""
     reliability: Reliability | None = None
     """None where the algorithm has no Q-values with an uncertainty."""
@@ -414,11 +414,11 @@ def noisy_dimensions(measured: Measurements) -> list[int]:
     """
     error = measured.one_step_error.astype(np.float64)
     missed = (error**2).mean(0)
-    doubted = (measured.disagreement.astype(np.float64) ** 2).mean(0)
+    disagreed = (measured.disagreement.astype(np.float64) ** 2).mean(0)
     same = measured.episode[1:] == measured.episode[:-1]
     again = (error[1:] * error[:-1])[same]
     lasting = again.mean(0) / np.maximum(missed, FLOOR) if len(again) else missed
-    noisy = (missed > UNEXPLAINED) & (doubted < AGREED * missed) & (lasting < LASTING)
+    noisy = (missed > UNEXPLAINED) & (disagreed < AGREED * missed) & (lasting < LASTING)
     return [int(i) for i in np.flatnonzero(noisy) if i not in measured.constant]
 
 

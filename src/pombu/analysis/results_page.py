@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pombu.algorithms import presets
+from pombu.algorithms import registry
 from pombu.algorithms.registry import defaults
 from pombu.analysis.curves import Curve, by_label, read_curves
 from pombu.analysis.plots import draw_learning, markdown_table, save_figure
@@ -333,7 +333,7 @@ def _changes(spec: RunSpec) -> list[str]:
     env = spec.config["env"]
     if ":" in env["id"]:
         return []
-    usual = presets.preset(spec.algorithm, spec.preset, env["id"], env.get("horizon"))
+    usual = registry.preset(spec.algorithm, spec.preset, env["id"], env.get("horizon"))
     today = flat(to_json(usual))
     # What a run does not say, because its version did not know of it, is the default.
     have = {**defaults(spec.algorithm), **flat(spec.config)}

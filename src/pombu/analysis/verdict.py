@@ -197,7 +197,7 @@ def _relative_disagreement(measured: Measurements) -> float:
 
 def _members(measured: Measurements) -> list[Finding]:
     K = measured.members
-    if K >= FEW or not measured.doubts:
+    if K >= FEW or not measured.uses_disagreement:
         return []
     sentence = (
         f"The ensemble has {K} {'member' if K == 1 else 'members'}, so "

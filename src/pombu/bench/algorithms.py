@@ -5,20 +5,29 @@ advantages, baseline or value function, the trust region step and, for SLBO, the
 share; at their paper's sizes. PETS acts, STEVE updates and MB-MPO meta-steps, at their
 `fast` sizes; each is compared with the machine's limit by the operations in matrix
 products that the algorithm asks for.
+
+DHMBPO's updates are timed as training does them: a block with the distribution rollout
+before it, in one compiled program. They are compared with plain PyTorch without
+sqrt(U), as DHMBPO is published, and with themselves with sqrt(U).
 """
 
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 
+from pombu.algorithms.dhmbpo import learner as dhmbpo
+from pombu.algorithms.dhmbpo.config import DHMBPOConfig
+from pombu.algorithms.dhmbpo.training import distribution_rollout
 from pombu.algorithms.mbmpo import learner as mbmpo
 from pombu.algorithms.metrpo import learner as metrpo
 from pombu.algorithms.pets import learner as pets
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.algorithms.slbo import learner as slbo
+from pombu.algorithms.soft_learner import SoftState
 from pombu.algorithms.steve import learner as steve
 from pombu.bench.workload import (
     SEED,
@@ -33,8 +42,9 @@ from pombu.bench.workload import (
 )
 from pombu.data import learn_from
 from pombu.data.episodes import EpisodeStore
-from pombu.envs import Task, load
+from pombu.envs import Episode, Task, load
 from pombu.optim.trpo import improve_policy
+from pombu.parallel import jit
 from pombu.rng import Keys
 from pombu.rollout.plan import RolloutPlan, imaginer
 from pombu.training.algorithm import StageTimer
@@ -46,6 +56,12 @@ POLICY_UPDATES = 10
 """Of SLBO: a quarter of its paper's round, with a quarter of the model's updates."""
 UPDATES = 50
 """Of STEVE in each timed piece."""
+BLOCKS = 1
+"""Of DHMBPO's updates in each timed piece."""
+FIT_ROWS = 100
+"""New rows of DHMBPO's timed fit."""
+
+_roll_out = jit(distribution_rollout, static_argnames="config")
 
 
 def measure_trust_region(
@@ -257,3 +273,140 @@ def _prepared(
     experience = learn_from(state.experience, list(episodes), gamma, reward_clip)
     known = eqx.tree_at(lambda s: s.experience, state, experience)
     return known, episodes, Keys(SEED, 0)
+
+
+def measure_pathwise(
+    repeats: int, budget: float, f32_gflops: float, sizes: str = "fast"
+) -> dict[str, Any]:
+    """Per second of DHMBPO: updates, rollouts, fits; shares of the limit, and ratios.
+
+    Args:
+        repeats: rounds.
+        budget: seconds after which no further round begins.
+        f32_gflops: the machine's limit.
+        sizes: the preset to take them from.
+    """
+    task = load(TASK)
+    config = preset("dhmbpo", sizes, TASK)
+    plain = dhmbpo.Learner(task, replace(config, kappa=0.0))
+    penalised = dhmbpo.Learner(task, replace(config, kappa=1.0))
+    episodes = random_episodes(task, STORED)
+    state = dhmbpo_state(plain, episodes)
+    pieces: dict[str, Work] = {
+        "update": dhmbpo_updates(plain, state, episodes),
+        "with_uncertainty": dhmbpo_updates(penalised, state, episodes),
+        "distribution": dhmbpo_rollout(plain, state, episodes),
+        "fit": dhmbpo_fit(plain, state, episodes),
+    }
+    count = BLOCKS * config.distribution.every
+    if find_spec("torch") is not None:
+        from pombu.bench import pytorch_pathwise
+
+        pieces["pytorch"] = pytorch_pathwise.piece(plain, state, count)
+    times = take_turns(pieces, repeats, budget)
+    rows = dhmbpo_fit_steps(config) * config.model.batch_size * config.model.members
+    amounts = {"update": count, "distribution": 1, "fit": rows}
+    work = dhmbpo_operations(task, config)
+    return {
+        **{
+            name: {
+                "seconds": times.median(name) / amount,
+                "per_s": (speed := amount / times.median(name)),
+                "share_of_limit": speed * work[name] / 1e9 / f32_gflops,
+            }
+            for name, amount in amounts.items()
+        },
+        "uncertainty_overhead": times.ratio("with_uncertainty", "update") - 1.0,
+        "vs_pytorch": times.ratio("pytorch", "update") if "pytorch" in pieces else None,
+    }
+
+
+def dhmbpo_state(learner: dhmbpo.Learner, episodes: list[Episode]) -> SoftState:
+    """An untrained state that has seen the episodes."""
+    state = learner.init(SEED)
+    experience = learn_from(state.experience, episodes, learner.config.gamma)
+    # Untrained members must predict small changes, so that no rollout runs away.
+    known: SoftState = eqx.tree_at(
+        lambda s: (s.experience, s.members.layers.weights[-1], s.members.log_std),
+        state,
+        (
+            experience,
+            0.05 * state.members.layers.weights[-1],
+            state.members.log_std - 3.0,
+        ),
+    )
+    return known
+
+
+def dhmbpo_updates(
+    learner: dhmbpo.Learner, state: SoftState, episodes: list[Episode]
+) -> Work:
+    """Blocks of updates, each with its distribution rollout."""
+    real, filled = learner.real_states(episodes)
+    given = (
+        learner.networks(state),
+        learner.optimisers(state),
+        learner.imagination(state),
+    )
+    key = jax.random.key(SEED)
+    return lambda: dhmbpo.improve(
+        *given,
+        real,
+        filled,
+        0,
+        0,
+        BLOCKS,
+        key,
+        learner.target_entropy,
+        learner.config,
+    )
+
+
+def dhmbpo_rollout(
+    learner: dhmbpo.Learner, state: SoftState, episodes: list[Episode]
+) -> Work:
+    """One distribution rollout."""
+    real, filled = learner.real_states(episodes)
+    imagination, key = learner.imagination(state), jax.random.key(SEED)
+    return lambda: _roll_out(
+        state.actor, imagination, real, filled, key, learner.config
+    )
+
+
+def dhmbpo_fit_steps(config: DHMBPOConfig) -> int:
+    """Gradient steps of the timed fit."""
+    return int(config.model.steps_per_new_row * FIT_ROWS)
+
+
+def dhmbpo_fit(
+    learner: dhmbpo.Learner, state: SoftState, episodes: list[Episode]
+) -> Work:
+    """A fit for so many new rows."""
+    steps = dhmbpo_fit_steps(learner.config)
+    model = replace(learner.config.model, min_steps=steps, max_steps=steps)
+    short = dhmbpo.Learner(learner.task, replace(learner.config, model=model))
+    return lambda: short.fit(state, episodes, Keys(SEED, 0))[0].members
+
+
+def dhmbpo_operations(task: Task, config: DHMBPOConfig) -> dict[str, int]:
+    """In matrix products: of an update, a distribution rollout, a row of a fit."""
+    obs, act = task.observation_dim, task.action_dim
+    nets, batch = config.actor_critic, config.batch_size
+    member = products(obs + act, config.model.hidden, obs)
+    actor = products(obs, nets.hidden, 2 * act)
+    critic = products(obs + act, nets.hidden, 1)
+    # 1. The training rollout, and gradients back through members and actor.
+    steps = config.training_steps
+    rolled = steps * 2 * forward(member) + (steps + 1) * backward_too(actor)
+    # 2. Targets, the critics' gradient step, and the actor's way through them.
+    guides = nets.actor_subset or nets.critics
+    judged = nets.subset * forward(critic) + nets.critics * backward_too(critic)
+    judged += guides * 2 * forward(critic)
+    distribution = config.distribution.starts * config.distribution.steps
+    rollout = distribution * (forward(member) + forward(actor))
+    return {
+        # Its part of a distribution rollout is the update's as well.
+        "update": batch * (rolled + judged) + rollout // config.distribution.every,
+        "distribution": rollout,
+        "fit": backward_too(member),
+    }

@@ -3,16 +3,19 @@
 Eager, float32, all cores, and no straw man: the K members share one batched product per
 layer, noise for the whole horizon is drawn at once, rollouts run in inference mode,
 epochs are shuffled once and read in order, and Adam is fused. The same weights and
-draws give the same results as the engine, which the tests check.
+draws give the same results as the engine, which the tests check. `pieces` has them
+ready to be timed beside the engine's.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pombu.bench.workload import Work, Workload, with_best_threads
+from pombu.data import build_dataset, regression
 from pombu.dynamics.config import ModelConfig
 from pombu.dynamics.ensemble import PUBLISHED, Ensemble, Layers, WeightNorm
 from pombu.dynamics.model import Dynamics
@@ -406,3 +409,87 @@ def _clip_members(parameters: Sequence[nn.Parameter], largest: float) -> None:
     scale = (largest / norm).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(scale.reshape((-1,) + (1,) * (gradient.ndim - 1)))
+
+
+def pieces(work: Workload) -> dict[str, Work]:
+    """Imagination, fit and update, each with the number of threads that suits it."""
+    return {
+        "imagination": with_best_threads(_imagination(work)),
+        "fit": with_best_threads(_fit(work)),
+        "update": with_best_threads(_update(work)),
+    }
+
+
+def _imagination(work: Workload) -> Work:
+    state, rules = work.state, work.rules
+    policy, value = TorchPolicy(state.policy), network(cast(MLP, state.value))
+    dynamics, starts = TorchDynamics.of(work.dynamics), tensor(work.starts)
+    shape = (rules.horizon, len(starts))
+
+    def piece() -> object:
+        noise = torch.randn(*shape, policy.log_std.shape[0])
+        chosen = torch.randint(work.dynamics.members.count, shape)
+        return imagine(policy, value, dynamics, rules, starts, noise, chosen)
+
+    return piece
+
+
+def _fit(work: Workload) -> Work:
+    """Includes what the engine's fit does: stacking, splitting and normalising rows."""
+    config, steps = work.config.model, work.fit_steps
+    interval = config.validate_every_steps or steps
+
+    def piece() -> object:
+        dataset = build_dataset(
+            work.episodes, config.members, config.validation_fraction, 0, 0
+        )
+        inputs, targets = regression(dataset, work.state.experience, False)
+        training = [np.flatnonzero(~mask) for mask in dataset.validation]
+        untouched = [np.flatnonzero(mask) for mask in dataset.validation]
+        rows = torch.stack(
+            [_rows(known, steps, config.batch_size) for known in training]
+        )
+        held_out = torch.stack(
+            [_held_out(rows, config.validation_rows) for rows in untouched]
+        )
+        return fit_ensemble(
+            TorchEnsemble(work.state.ensemble),
+            tensor(inputs),
+            tensor(targets),
+            rows.transpose(0, 1),
+            held_out,
+            config,
+            interval,
+        )
+
+    return piece
+
+
+def _rows(known: np.ndarray, steps: int, size: int) -> torch.Tensor:
+    """[steps, size] rows: one shuffled epoch after the other."""
+    epochs = -(-steps * size // len(known))
+    order = torch.cat([torch.randperm(len(known)) for _ in range(epochs)])
+    return torch.from_numpy(known)[order[: steps * size]].reshape(steps, size)
+
+
+def _held_out(rows: np.ndarray, most: int) -> torch.Tensor:
+    return torch.from_numpy(rows)[torch.randperm(len(rows))[:most]]
+
+
+def _update(work: Workload) -> Work:
+    state, config = work.state, work.config
+    batch = Samples.of(work.batch)
+
+    def orders(epochs: int) -> torch.Tensor:
+        size = len(batch.weight)
+        return torch.stack([torch.randperm(size) for _ in range(epochs)])
+
+    def piece() -> object:
+        policy, value = TorchPolicy(state.policy), network(cast(MLP, state.value))
+        improve_value(value, batch, orders(config.value.epochs), config.value)
+        improve_policy(
+            policy, batch, orders(config.policy.epochs), config.alpha, config.policy
+        )
+        return policy
+
+    return piece

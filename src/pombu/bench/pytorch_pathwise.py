@@ -16,10 +16,8 @@ from pombu.algorithms.dhmbpo.config import DHMBPOConfig
 from pombu.algorithms.dhmbpo.learner import Learner
 from pombu.algorithms.soft_actor_critic import Imagination, Networks
 from pombu.algorithms.soft_learner import SoftState
-from pombu.bench import pathwise
 from pombu.bench.pytorch import tensor
-from pombu.bench.pytorch_workload import with_best_threads
-from pombu.bench.workload import Work
+from pombu.bench.workload import Work, with_best_threads
 from pombu.dynamics.ensemble import NORM_EPS, Layers
 from pombu.dynamics.gaussian import HomoscedasticMembers
 from pombu.nn import LEAST_STD, SquashedPolicy
@@ -86,16 +84,16 @@ class Actor:
 
 
 class PathwiseUpdate:
-    """Networks, optimisers and the world they are updated in."""
+    """Networks, optimisers and the imagination they are updated in."""
 
     def __init__(
         self,
         networks: Networks,
-        world: Imagination,
+        imagination: Imagination,
         target_entropy: float,
         config: DHMBPOConfig,
     ) -> None:
-        settings, dynamics = config.actor_critic, world.dynamics
+        settings, dynamics = config.actor_critic, imagination.dynamics
         members, contract = dynamics.members, dynamics.contract
         assert isinstance(members, HomoscedasticMembers)
         assert contract is not None, "the reference knows no learned rewards"
@@ -108,7 +106,10 @@ class PathwiseUpdate:
         self.noise_scale = tensor(members.log_std).exp()[:, None]
         self.log_temperature = tensor(networks.log_temperature).requires_grad_()
         self.bounds = tensor(networks.bounds)
-        low, high = torch.tensor(world.box.low), torch.tensor(world.box.high)
+        low, high = (
+            torch.tensor(imagination.box.low),
+            torch.tensor(imagination.box.high),
+        )
         self.middle, self.half = (high + low) / 2, (high - low) / 2
         self.units = {
             name: (tensor(unit.mean), tensor(unit.std))
@@ -240,8 +241,8 @@ class PathwiseUpdate:
         self.adams[number].step()
 
 
-def piece(learner: Learner, state: SoftState) -> Work:
-    """As many updates as the engine's timed piece has."""
+def piece(learner: Learner, state: SoftState, count: int) -> Work:
+    """So many updates."""
     config, task = learner.config, learner.task
     reference = PathwiseUpdate(
         learner.networks(state),
@@ -255,7 +256,7 @@ def piece(learner: Learner, state: SoftState) -> Work:
     pool = mean + 0.1 * std * torch.randn(4096, task.observation_dim)
 
     def updates() -> object:
-        for _ in range(pathwise.BLOCKS * config.distribution.every):
+        for _ in range(count):
             reference(
                 pool[torch.randint(len(pool), (batch,))],
                 torch.randn(steps + 1, batch, task.action_dim),

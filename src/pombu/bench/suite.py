@@ -19,8 +19,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from pombu.algorithms.pombu.learner import Learner
-from pombu.algorithms.presets import preset
-from pombu.bench import algorithms, pathwise
+from pombu.algorithms.registry import preset
+from pombu.bench import algorithms
 from pombu.bench.workload import (
     SEED,
     TASK,
@@ -153,9 +153,9 @@ def _references(work: Workload) -> dict[str, Work] | None:
     """The same loops in PyTorch, if it is installed."""
     if find_spec("torch") is None:
         return None
-    from pombu.bench import pytorch_workload
+    from pombu.bench import pytorch
 
-    return pytorch_workload.pieces(work)
+    return pytorch.pieces(work)
 
 
 def _in_bfloat16(work: Workload) -> Workload:
@@ -354,7 +354,7 @@ def run(effort: Effort, say: Callable[[str], None]) -> Figures:
         **algorithms.measure_planners(
             effort.repeats, effort.budget, limits["f32_gflops"]
         ),
-        "dhmbpo": pathwise.measure_pathwise(
+        "dhmbpo": algorithms.measure_pathwise(
             effort.repeats, effort.budget, limits["f32_gflops"]
         ),
         "iteration": {

@@ -20,14 +20,14 @@ from jaxtyping import Array, Float
 
 from pombu.algorithms.pombu.config import POMBUConfig
 from pombu.algorithms.pombu.learner import Learner, State
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.data import learn_from
 from pombu.dynamics.ensemble import Ensemble
 from pombu.dynamics.fit import fit_dynamics
 from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode, Task, collect, load
 from pombu.optim.ppo import Batch, improve_policy, improve_value, prepare
-from pombu.parallel import ready
+from pombu.parallel import ready, usable_cores
 from pombu.rng import Keys
 from pombu.rollout.imagine import ImaginationRules, Imagined, imagine_in_shards
 from pombu.rollout.plan import starts
@@ -81,6 +81,27 @@ def take_turns(pieces: Mapping[str, Work], repeats: int, budget: float) -> Times
         for name, work in pieces.items():
             rounds[name].append(seconds(work))
     return Times(rounds)
+
+
+def with_best_threads(piece: Work) -> Work:
+    """PyTorch's small products are faster on one thread, large ones on all: try."""
+    import torch
+
+    torch.set_num_threads(1)
+    piece()
+    spent = {}
+    for threads in {1, usable_cores()}:
+        torch.set_num_threads(threads)
+        start = time.perf_counter()
+        piece()
+        spent[threads] = time.perf_counter() - start
+    best = min(spent, key=spent.__getitem__)
+
+    def run() -> object:
+        torch.set_num_threads(best)
+        return piece()
+
+    return run
 
 
 class CompileClock:

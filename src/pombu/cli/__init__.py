@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from pombu._version import __version__
+from pombu import __version__
 from pombu.errors import PombuError, RunError, UsageError
 from pombu.parallel import use_compilation_cache
 

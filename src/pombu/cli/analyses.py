@@ -230,8 +230,7 @@ class Diagnose:
         """Measure, draw, and say it."""
         from pombu.agent.runs import algorithm_of
         from pombu.analysis.diagnosis import measure
-        from pombu.analysis.diagnosis_figures import draw_figures
-        from pombu.analysis.plots import save_figure, write_json
+        from pombu.analysis.plots import draw_diagnosis, save_figure, write_json
         from pombu.analysis.verdict import find_limit, summary_of
         from pombu.data import read_logged
         from pombu.training import checkpoint
@@ -262,7 +261,7 @@ class Diagnose:
         # 3. Write figures and numbers.
         out = self.out or run.path / DIAGNOSIS
         out.mkdir(parents=True, exist_ok=True)
-        for name, figure in draw_figures(measured).items():
+        for name, figure in draw_diagnosis(measured).items():
             save_figure(figure, out, name)
         summary = summary_of(measured, rows, verdict)
         written = write_json(out / "diagnosis.json", summary)

@@ -56,7 +56,7 @@ class Study:
     def run(self) -> int:
         """Run the study to its end."""
         from pombu.studies.held import find_held, find_settled
-        from pombu.studies.progress import watcher
+        from pombu.studies.progress import display_on
         from pombu.studies.study import plan, run_study
         from pombu.studies.study_file import read_study
 
@@ -66,7 +66,7 @@ class Study:
         folders = filter(Path.is_dir, map(Path, study.skip))
         held = find_held(planned, find_settled(folders))
         planned = [one for one in planned if one.path not in held]
-        view = watcher(Console(stderr=self.json))
+        view = display_on(Console(stderr=self.json))
         try:
             for path, (where, steps) in held.items():
                 view.say(f"{path.name} is skipped: {where} has {steps:,} steps of it")
@@ -79,7 +79,7 @@ class Study:
         elif held and not planned:
             print("Done: every run is held elsewhere already.")
         else:
-            print(last_words(folder, outcome.runs))
+            print(closing_lines(folder, outcome.runs))
         if outcome.signal is not None:
             return 128 + outcome.signal
         return 0 if outcome.finished else 1
@@ -168,7 +168,7 @@ class Tune:
 
     def run(self) -> int:
         """Search until the limits are reached."""
-        from pombu.studies.progress import watcher
+        from pombu.studies.progress import display_on
         from pombu.studies.tuning import Limits, require_optuna, tune
         from pombu.studies.tuning_file import read_tuning
 
@@ -180,7 +180,7 @@ class Tune:
         tuning = read_tuning(self.file, self.trust)
         folder = self.out or _study_folder(self.file, tuning.out)
         limits = Limits(self.trials or tuning.trials, self.minutes or tuning.minutes)
-        view = watcher(Console(stderr=self.json))
+        view = display_on(Console(stderr=self.json))
         try:
             found = tune(tuning, folder, limits, self.backend.open(), view, self.trust)
         finally:
@@ -230,7 +230,7 @@ def _as_json(folder: Path, runs: Sequence[RunProgress]) -> dict[str, Any]:
     return {"folder": str(folder), "runs": [dataclasses.asdict(run) for run in runs]}
 
 
-def last_words(folder: Path, runs: Sequence[RunProgress]) -> str:
+def closing_lines(folder: Path, runs: Sequence[RunProgress]) -> str:
     """How a study ended, and what to do next."""
     failed = [run for run in runs if run.state == "failed"]
     open_runs = [run for run in runs if run.state not in ("finished", "failed")]
@@ -339,7 +339,7 @@ class Reproduce:
     def _reproduce(self, profile: Profile, out: Path) -> int:
         from pombu.paper.panel_runs import Request
         from pombu.paper.reproduce import find, reproduce_all, reproduce_one
-        from pombu.studies.progress import watcher
+        from pombu.studies.progress import display_on
 
         request = Request(
             profile,
@@ -351,7 +351,7 @@ class Reproduce:
             self.seeds,
             self.backend,
         )
-        view = watcher(Console(stderr=True))
+        view = display_on(Console(stderr=True))
         try:
             if self.name == ALL:
                 numbers, missing = reproduce_all(request, view)

@@ -107,15 +107,15 @@ class Presets:
 
     def run(self) -> int:
         """Print the values."""
-        from pombu.algorithms import presets
+        from pombu.algorithms import registry
         from pombu.algorithms.registry import find
         from pombu.training import config_file
 
         find(self.algo)
         env = resolve(self.env)
-        names = [self.preset] if self.preset else list(presets.names())
+        names = [self.preset] if self.preset else list(registry.PRESETS)
         columns = {
-            name: presets.preset(self.algo, name, env, self.horizon) for name in names
+            name: registry.preset(self.algo, name, env, self.horizon) for name in names
         }
         columns = {k: config_file.to_json(config) for k, config in columns.items()}
         if self.json:

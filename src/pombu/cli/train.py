@@ -20,7 +20,7 @@ from pombu.agent.runs import (
     config_toml,
     read_config,
 )
-from pombu.algorithms import presets, registry
+from pombu.algorithms import registry
 from pombu.algorithms.config import budget, last_iteration
 from pombu.cli import parsing
 from pombu.cli.lists import check_and_describe, describe_guard
@@ -31,7 +31,7 @@ from pombu.envs import EnvConfig, Task, load, resolve, short_name
 from pombu.errors import UsageError
 from pombu.files import safe_name
 from pombu.parallel import usable_cores
-from pombu.studies.worker import claimed_cores
+from pombu.studies.backends import claimed_cores
 from pombu.training import checkpoint, config_file
 from pombu.training.algorithm import usual_share
 from pombu.training.callbacks import Callback, StopAfter, StopAtReturn
@@ -218,7 +218,7 @@ def parse_train(arguments: Sequence[str]) -> Train[Any]:
     named.update(algo=algo, preset=preset)
     registry.find(algo)
     if asked is None:
-        config = presets.preset(algo, preset, resolve(env or DEFAULT_ENV), steps)
+        config = registry.preset(algo, preset, resolve(env or DEFAULT_ENV), steps)
     else:
         config = asked.config(algo, preset, env, steps)
     _refuse_foreign_options(arguments, algo)

@@ -1,6 +1,6 @@
 """Fitting members: gradient steps side by side, each member with its own stopping.
 
-One function, `fit_members`, trains members of any kind for any loss of rows. A lesson
+One function, `fit_members`, trains members of any kind for any loss of rows. A plan
 says what a member learns from, and when it stops: once its loss on held-out rows no
 longer falls, with the best weights restored, or after a fixed number of steps.
 
@@ -45,7 +45,7 @@ FEWEST_STEPS = 200
 """Gradient steps that a fit may take however few rows are new."""
 
 
-class Lesson(NamedTuple):
+class FitPlan(NamedTuple):
     """What one member learns from, what it is judged by, and how long it trains."""
 
     batches: Iterator[np.ndarray]
@@ -143,7 +143,7 @@ def _validate(
 def fit_members(
     members: Any,
     optimiser: Any,
-    lessons: Sequence[Lesson],
+    plans: Sequence[FitPlan],
     inputs: np.ndarray,
     targets: np.ndarray,
     sizes: StepSizes,
@@ -151,12 +151,12 @@ def fit_members(
     workers: Workers,
     gradient_clip: float | None = None,
 ) -> Fitted:
-    """Train every member by its lesson.
+    """Train every member by its plan.
 
     Args:
         members: where to start from, stacked on the first axis of every array.
         optimiser: Adam's memory of every member, stacked; None begins without one.
-        lessons: of every member.
+        plans: of every member.
         inputs: [n, i] normalised states and actions.
         targets: [n, y] what is to be predicted.
         sizes: of gradient steps.
@@ -178,12 +178,12 @@ def fit_members(
 
     # 2. A turn: train one interval, then look at the held-out rows.
     def advance(member: _Member) -> _Member:
-        lesson = lessons[member.number]
-        interval = min(lesson.interval, lesson.longest - member.step)
+        plan = plans[member.number]
+        interval = min(plan.interval, plan.longest - member.step)
         parameters, memory, loss = member.parameters, member.optimiser, np.inf
         for offset in range(0, interval, STEPS_PER_CALL):
             steps = min(STEPS_PER_CALL, interval - offset)
-            batches = [next(lesson.batches) for _ in range(steps)]
+            batches = [next(plan.batches) for _ in range(steps)]
             batches += [batches[-1]] * (STEPS_PER_CALL - steps)
             parameters, memory, loss = _train(
                 parameters,
@@ -192,16 +192,16 @@ def fit_members(
                 rows_out,
                 np.stack(batches),
                 steps,
-                _falling_rates(*rates, member.step + offset, lesson.longest),
-                lesson.loss,
+                _falling_rates(*rates, member.step + offset, plan.longest),
+                plan.loss,
                 gradient_clip,
             )
         step = member.step + interval
         member = member._replace(parameters=parameters, optimiser=memory, step=step)
-        if lesson.held_out is None:
+        if plan.held_out is None:
             kept = float(loss)
             return member._replace(best=parameters, best_loss=kept, best_step=step)
-        judge, rows, count = lesson.held_out
+        judge, rows, count = plan.held_out
         kept = float(_validate(parameters, rows_in, rows_out, rows, count, judge))
         # A tie counts as gain, as in the published code.
         if kept <= member.best_loss:
@@ -209,12 +209,12 @@ def fit_members(
         return member
 
     def finished(member: _Member) -> bool:
-        lesson = lessons[member.number]
+        plan = plans[member.number]
         waited = member.step - member.best_step
-        return waited >= lesson.patience or member.step >= lesson.longest
+        return waited >= plan.patience or member.step >= plan.longest
 
     # 3. Members take turns until all have finished, and are stacked again.
-    begin = [start(number) for number in range(len(lessons))]
+    begin = [start(number) for number in range(len(plans))]
     done = _take_turns(begin, advance, finished, workers.count)
     kept = [(m.best, None if optimiser is None else m.optimiser) for m in done]
     trained, memory = jax.tree.map(lambda *leaves: jnp.stack(leaves), *kept)
@@ -266,14 +266,14 @@ def fit(
     judge = plain if unroll is None else unroll.loss(config, capacity)
     epoch_steps = -(-(~validation).sum(1) // config.batch_size)
 
-    def lesson(number: int) -> Lesson:
+    def plan(number: int) -> FitPlan:
         held = validation[number]
         rng = np.random.default_rng([*seed, number])
         learned = np.flatnonzero(~held)
         # Where episodes are too short to split, a member is judged by what it learns.
         judges = np.flatnonzero(held) if held.any() else learned
         new = len(inputs) if new_rows is None else new_rows[number]
-        return Lesson(
+        return FitPlan(
             row_batches(rng, learned, config.batch_size),
             plain if unroll is None else unroll.loss(config, capacity, held),
             (judge, *held_out(rng, judges, config.validation_rows)),
@@ -283,7 +283,7 @@ def fit(
     fitted = fit_members(
         ensemble,
         None,
-        [lesson(number) for number in range(ensemble.members)],
+        [plan(number) for number in range(ensemble.members)],
         inputs,
         targets,
         config,

@@ -41,7 +41,7 @@ from pombu.dynamics.ensemble import (
     matmul,
     predict,
 )
-from pombu.dynamics.fit import Lesson, fit_members, held_out, row_batches
+from pombu.dynamics.fit import FitPlan, fit_members, held_out, row_batches
 from pombu.dynamics.model import network_sizes
 from pombu.envs import Task
 from pombu.nn import adam
@@ -204,15 +204,15 @@ def fit_gaussian(
     total = config.epochs * -(-len(inputs) // config.batch_size)
     total = total if config.max_steps is None else min(total, config.max_steps)
 
-    def lesson(number: int) -> Lesson:
+    def plan(number: int) -> FitPlan:
         rng = np.random.default_rng([*seed, number])
         sample = rng.integers(0, len(inputs), len(inputs))
         batches = row_batches(rng, sample, config.batch_size)
-        return Lesson(batches, Likelihood(config), None, total, total, total)
+        return FitPlan(batches, Likelihood(config), None, total, total, total)
 
-    lessons = [lesson(number) for number in range(ensemble.count)]
+    plans = [plan(number) for number in range(ensemble.count)]
     fitted = fit_members(
-        ensemble, optimiser, lessons, inputs, targets, config, capacity, workers
+        ensemble, optimiser, plans, inputs, targets, config, capacity, workers
     )
     return fitted.members, fitted.optimiser, np.asarray(fitted.losses, np.float32)
 
@@ -326,13 +326,13 @@ def fit_homoscedastic(
     generators = [np.random.default_rng([*seed, k]) for k in range(members.count)]
     learned = [np.flatnonzero(~held) for held in validation]
 
-    def lesson(number: int) -> Lesson:
+    def plan(number: int) -> FitPlan:
         batches = row_batches(generators[number], learned[number], config.batch_size)
-        return Lesson(batches, loss, None, steps, steps, steps)
+        return FitPlan(batches, loss, None, steps, steps, steps)
 
-    lessons = [lesson(number) for number in range(members.count)]
+    plans = [plan(number) for number in range(members.count)]
     fitted = fit_members(
-        members.layers, None, lessons, inputs, targets, config, capacity, workers
+        members.layers, None, plans, inputs, targets, config, capacity, workers
     )
 
     def noise(number: int) -> Float[Array, " y"]:

@@ -25,7 +25,7 @@ from pombu.errors import PombuError, UsageError
 
 HERE = "python:"
 """How names that hold only within this process begin."""
-_REMEMBERED: dict[str, Callable[..., Any]] = {}
+_FACTORIES: dict[str, Callable[..., Any]] = {}
 
 
 @dataclass(frozen=True)
@@ -330,7 +330,7 @@ def _takes_render_mode(factory: Callable[..., Any]) -> bool:
 def _factory(name: str) -> Callable[..., Any] | None:
     """The callable behind `module:factory`; None if the module registers that id."""
     if name.startswith(HERE):
-        return _recall(name)
+        return _registered_factory(name)
     module_name, _, attribute = name.partition(":")
     if module_name.endswith(".py"):
         raise UsageError(
@@ -393,32 +393,32 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
-def remember(factory: Callable[..., Any], name: str) -> str:
+def register_factory(factory: Callable[..., Any], name: str) -> str:
     """A name for a factory; the same one for the same factory."""
-    for known, other in _REMEMBERED.items():
+    for known, other in _FACTORIES.items():
         if other is factory:
             return known
     plain = f"{HERE}{name.strip('<>') or 'factory'}"
     key, number = plain, 2
-    while key in _REMEMBERED:
+    while key in _FACTORIES:
         key, number = f"{plain}-{number}", number + 1
-    _REMEMBERED[key] = factory
+    _FACTORIES[key] = factory
     return key
 
 
-def _recall(name: str) -> Callable[..., Any]:
+def _registered_factory(name: str) -> Callable[..., Any]:
     """The factory behind such a name.
 
     Raises:
         UsageError: It was given in another process.
     """
-    if name not in _REMEMBERED:
+    if name not in _FACTORIES:
         raise UsageError(
             f"{name!r} stands for an environment that was made in a Python program and "
             "has no name of its own: load the run there, with env= and what it was "
             "made with."
         )
-    return _REMEMBERED[name]
+    return _FACTORIES[name]
 
 
 def copies_of(env: gymnasium.Env[Any, Any]) -> Callable[..., Any]:

@@ -203,7 +203,7 @@ class LocomotionContract(Endless):
         lapse = obs[..., spec.height_index] - spec.target_height
         return reward - spec.height_cost * lapse**2
 
-    def place(
+    def start_state(
         self, position_noise: Float[Any, "*batch q"], velocity: Float[Any, "*batch v"]
     ) -> Float[Any, "*batch state"]:
         """The start state [qpos, qvel] at this distance from rest.
@@ -236,6 +236,6 @@ class LocomotionContract(Endless):
             velocity = jax.random.normal(velocity_key, (n, spec.nv))
         else:
             velocity = jax.random.uniform(velocity_key, (n, spec.nv), minval=-1.0)
-        state = self.place(position_noise, spec.velocity_noise * velocity)
+        state = self.start_state(position_noise, spec.velocity_noise * velocity)
         obs = state[:, spec.unobserved :]
         return obs + _noise_on_first(self.noise, noise_key, obs.shape)

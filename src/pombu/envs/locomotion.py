@@ -114,7 +114,7 @@ class LocomotionPhysics:
         else:
             velocity = rng.uniform(-1, 1, spec.nv)
         velocity *= spec.velocity_noise
-        return np.asarray(self.contract.place(position_noise, velocity))
+        return np.asarray(self.contract.start_state(position_noise, velocity))
 
     def advance(self, state: Array64, action: Array64) -> Array64:
         """One control step of `frame_skip` physics steps."""

@@ -19,7 +19,7 @@ from pombu.envs.catalogue import (
     copies_of,
     find_entry,
     make_foreign,
-    remember,
+    register_factory,
     resolve,
 )
 from pombu.envs.config import EnvConfig, require_y
@@ -146,14 +146,16 @@ def config_of(env: str | EnvConfig | Callable[..., Any] | Env) -> EnvConfig:
     """What the user gave for an environment, as a config.
 
     A function or class of a module is named by it. Anything else, such as a lambda or
-    an environment itself, is known to this process alone: see `catalogue.remember`.
+    an environment itself, is known to this process alone (`register_factory`).
     """
     if isinstance(env, EnvConfig):
         return env
     if isinstance(env, str):
         return EnvConfig(id=env)
     if isinstance(env, gymnasium.Env):
-        return EnvConfig(id=remember(copies_of(env), type(env.unwrapped).__name__))
+        return EnvConfig(
+            id=register_factory(copies_of(env), type(env.unwrapped).__name__)
+        )
     if not callable(env):
         raise UsageError(
             f"The environment is a {type(env).__name__}: give an id, `module:factory`, "
@@ -164,7 +166,7 @@ def config_of(env: str | EnvConfig | Callable[..., Any] | Env) -> EnvConfig:
     if name and attribute_of(module, name) is env:
         return EnvConfig(id=f"{env.__module__}:{name}")
     inner = getattr(env, "func", env)
-    return EnvConfig(id=remember(env, getattr(inner, "__name__", "factory")))
+    return EnvConfig(id=register_factory(env, getattr(inner, "__name__", "factory")))
 
 
 def load(config: EnvConfig | str, **overrides: Any) -> Task:

@@ -159,15 +159,17 @@ def centre_bonus(
 
 
 @jax.jit
-def doubt_share(
+def penalty_share(
     advantage: Float[Array, " n"],
-    doubt: Float[Array, " n"],
+    uncertainty: Float[Array, " n"],
     weight: Float[Array, " n"],
     alpha: float | Float[Array, ""],
 ) -> Float[Array, ""]:
-    """Mean size of alpha times the centred doubt, over that of the advantages."""
+    """Mean size of alpha times the centred uncertainty, over that of the advantages."""
     size = weighted_mean(jnp.abs(advantage), weight)
-    return alpha * weighted_mean(jnp.abs(doubt), weight) / jnp.maximum(size, 1e-12)
+    return (
+        alpha * weighted_mean(jnp.abs(uncertainty), weight) / jnp.maximum(size, 1e-12)
+    )
 
 
 NOTHING_SOUGHT = {"explorer_kl": 0.0, "explorer_angle": 0.0, "explorer_gain": 0.0}

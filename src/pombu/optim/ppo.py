@@ -82,7 +82,7 @@ def prepare(
         imagined.beyond if config.bootstrap else None,
         imagined.variance_beyond if config.bootstrap else None,
         imagined.member_q,
-        imagined.doubt,
+        imagined.cut_local,
         correction,
     )
     return as_samples(imagined, goals), goals

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from pombu.algorithms.presets import horizon_of
+from pombu.algorithms.config import horizon_of
 from pombu.analysis.curves import Curve
 from pombu.analysis.plots import markdown_table
 from pombu.analysis.statistics import (

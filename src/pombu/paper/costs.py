@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pombu.algorithms.presets import horizon_of
+from pombu.algorithms.config import horizon_of
 from pombu.algorithms.registry import ALGORITHMS
 from pombu.analysis import plots
 from pombu.analysis.curves import Curve, find_curves
@@ -213,7 +213,7 @@ def count(jobs: Iterable[Job], measured: Sequence[MeasuredRun]) -> list[Cost]:
             imagined = None if like is None else like.imagined_steps_of(real)
         hours = None if like is None else like.core_hours_of(real, imagined)
         found.append(Cost(algorithm, task, horizon, len(alike), real, imagined, hours))
-    return sorted(found, key=_place)
+    return sorted(found, key=_sort_key)
 
 
 def _measure(curve: Curve) -> MeasuredRun:
@@ -276,7 +276,7 @@ def _most_alike(
     return max(fitting, key=merit, default=None)
 
 
-def _place(cost: Cost) -> tuple[int, int, int]:
+def _sort_key(cost: Cost) -> tuple[int, int, int]:
     tasks = [entry.name for entry in CATALOGUE]
     algorithms = list(ALGORITHMS)
     return cost.horizon, tasks.index(cost.task), algorithms.index(cost.algorithm)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
-from pombu.algorithms.presets import horizon_of
+from pombu.algorithms.config import horizon_of
 from pombu.analysis.curves import Curve
 from pombu.analysis.plots import (
     BLACK,

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 
 from pombu.algorithms.pets import learner as pets
 from pombu.algorithms.pets.config import PETSConfig
-from pombu.algorithms.presets import preset
+from pombu.algorithms.registry import preset
 from pombu.algorithms.steve.config import STEVEConfig
 from pombu.algorithms.steve.expansion import (
     ADAM,

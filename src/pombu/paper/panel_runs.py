@@ -14,7 +14,7 @@ from pombu.paper import Profile
 from pombu.paper.experiments import Arm, Item, Panel
 from pombu.studies.backends import BackendOptions
 from pombu.studies.held import answers, departed, find_settled
-from pombu.studies.study import Job, Watcher, longest, plan, run_study
+from pombu.studies.study import Display, Job, longest, plan, run_study
 from pombu.training import config_file
 from pombu.training.config_file import flat
 
@@ -138,7 +138,7 @@ def panels_of(item: Item, request: Request) -> list[Panel]:
 
 
 def gather_results(
-    panels: Sequence[Panel], request: Request, watcher: Watcher
+    panels: Sequence[Panel], request: Request, display: Display
 ) -> Results:
     """The curves of all panels.
 
@@ -159,7 +159,7 @@ def gather_results(
             missing.sort(key=lambda job: job.seed)
             planned = plan(longest(missing), request.runs)
             backend = request.backend.open()
-            outcome = run_study(planned, request.runs, backend, watcher)
+            outcome = run_study(planned, request.runs, backend, display)
             if outcome.signal is not None:
                 raise StoppedError(
                     "Stopped, and the runs are saved: the same command goes on.",

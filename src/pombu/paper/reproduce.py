@@ -36,7 +36,7 @@ from pombu.paper.panel_runs import (
     gather_results,
     panels_of,
 )
-from pombu.studies.study import Watcher
+from pombu.studies.study import Display
 from pombu.training.run import versions
 
 LINE = "line.json"
@@ -340,7 +340,7 @@ def find(name: str) -> Reproduction:
 
 
 def reproduce_one(
-    found: Reproduction, request: Request, watcher: Watcher
+    found: Reproduction, request: Request, display: Display
 ) -> tuple[Numbers, list[str]]:
     """Do one experiment; gives its numbers, and what is missing of it.
 
@@ -349,7 +349,7 @@ def reproduce_one(
     """
     _require_runs(found, request)
     _require_sizes_matter(found, request)
-    numbers, missing = _do(found, request, watcher)
+    numbers, missing = _do(found, request, display)
     if numbers is None:
         hint = "see why its runs failed" if request.train else "leave --no-train out"
         raise UsageError(
@@ -390,46 +390,46 @@ def _require_runs(found: Reproduction, request: Request) -> None:
 
 
 def _do(
-    found: Reproduction, request: Request, watcher: Watcher
+    found: Reproduction, request: Request, display: Display
 ) -> tuple[Numbers | None, list[str]]:
     """An experiment's numbers, None where it has no run; and what is missing."""
     if found.item is None:
         return _whole(found, request), []
-    results = gather_results(panels_of(found.item, request), request, watcher)
+    results = gather_results(panels_of(found.item, request), request, display)
     if not results.any:
         return None, results.missing
     return _write_item(found.name, found.item, results, request), results.missing
 
 
-def reproduce_all(request: Request, watcher: Watcher) -> tuple[Numbers, list[str]]:
+def reproduce_all(request: Request, display: Display) -> tuple[Numbers, list[str]]:
     """Do every experiment, each in its folder, with the runs of all in one study."""
     every = [find(name) for name in names() if name not in PAGES]
     panels = [p for f in every if f.item for p in panels_of(f.item, request)]
     if request.train:
-        gather_results(panels, request, watcher)
+        gather_results(panels, request, display)
     drawing = replace(request, train=False)
     numbers: Numbers = {}
     missing: list[str] = []
     for found in every:
-        watcher.say(f"drawing {found.name}")
+        display.say(f"drawing {found.name}")
         out = request.out / found.name
         out.mkdir(parents=True, exist_ok=True)
         _share_dataset(request.out, out)
         own: Numbers | None
         lacking: list[str]
         if _is_computed(found) and not request.train:
-            own, lacking = _redraw(found, request.sources, out, watcher), []
+            own, lacking = _redraw(found, request.sources, out, display), []
         else:
-            own, lacking = _do(found, replace(drawing, out=out), watcher)
+            own, lacking = _do(found, replace(drawing, out=out), display)
         missing += [f"{found.name}: {what}" for what in lacking]
         if own is not None:
             numbers[found.name] = own
             continue
-        watcher.say(f"{found.name} has no run yet, and is left out")
+        display.say(f"{found.name} has no run yet, and is left out")
         if not any(out.iterdir()):
             out.rmdir()
     if request.profile != "smoke":
-        numbers |= _do_targets(request, watcher)
+        numbers |= _do_targets(request, display)
     overview = find("overview")
     assert overview.reproduce is not None
     overview.reproduce(request.profile, request.out)
@@ -437,7 +437,7 @@ def reproduce_all(request: Request, watcher: Watcher) -> tuple[Numbers, list[str
 
 
 def _redraw(
-    found: Reproduction, sources: Sequence[Path], out: Path, watcher: Watcher
+    found: Reproduction, sources: Sequence[Path], out: Path, display: Display
 ) -> Numbers | None:
     """What is computed, out of a folder in which it was done; None where there is none.
 
@@ -450,14 +450,14 @@ def _redraw(
         try:
             numbers = found.redraw(line["profile"], kept, out)
         except UsageError as error:
-            watcher.say(str(error))
+            display.say(str(error))
             continue
         write_line(out, found.name, line["profile"], found.tell(numbers))
         return numbers
     return None
 
 
-def _do_targets(request: Request, watcher: Watcher) -> Numbers:
+def _do_targets(request: Request, display: Display) -> Numbers:
     """The table of targets, where any run is on its task."""
     trained = (request.runs,) if request.runs.is_dir() else ()
     out = request.out / "targets"
@@ -467,7 +467,7 @@ def _do_targets(request: Request, watcher: Watcher) -> Numbers:
         return {"targets": _whole(find("targets"), asked)}
     except UsageError as error:
         out.rmdir()
-        watcher.say(str(error))
+        display.say(str(error))
         return {}
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from pombu.algorithms.presets import horizon_of, preset
+from pombu.algorithms.config import horizon_of
+from pombu.algorithms.registry import preset
 from pombu.analysis import plots
 from pombu.analysis.curves import Curve, by_label
 from pombu.analysis.plots import markdown_table, style, thousands
@@ -143,7 +144,7 @@ def races(curves: Sequence[Curve]) -> list[Race]:
                 )
                 for label, group in groups.items()
             ]
-            found += sorted(some, key=_place)
+            found += sorted(some, key=_sort_key)
     return found
 
 
@@ -219,7 +220,7 @@ def _number(one: Arrival, value: float | None, digits: str) -> str:
     return "not known" if value is None else f"{value:{digits}}"
 
 
-def _place(race: Race) -> tuple[bool, float]:
+def _sort_key(race: Race) -> tuple[bool, float]:
     """Those whose every seed arrived first, by the mean of real steps."""
     steps = [one.real_steps for one in race.arrivals if one.real_steps is not None]
     all_arrived = len(steps) == len(race.arrivals)

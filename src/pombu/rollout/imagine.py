@@ -146,7 +146,7 @@ class Imagined(NamedTuple):
     """Trajectories that the members' disagreement cut off; None where it cannot."""
     member_q: Float[Array, "H N K"] | None = None
     """Each member's r + gamma V(s'); None where the uncertainty is not F."""
-    doubt: Float[Array, "H N"] | None = None
+    cut_local: Float[Array, "H N"] | None = None
     """The part of `local` that lies beyond a trajectory's cut; None where the
     uncertainty is not F, or nothing is cut."""
     left: Int[Array, "H N"] | None = None
@@ -253,8 +253,8 @@ def imagine(
         next_state = pick(following)
         proceeds = running & ~pick(ended)
         mean_reward = jnp.mean(reward, 0)
-        doubted = strays(dynamics, following)
-        over = _either(doubted, None if limits is None else index + 1 >= limits)
+        strayed = strays(dynamics, following)
+        over = _either(strayed, None if limits is None else index + 1 >= limits)
         if over is not None:
             cut = proceeds & over
             proceeds = proceeds & ~cut
@@ -262,8 +262,10 @@ def imagine(
                 gamma = rules.returns.gamma
                 beyond = gamma * pick(next_values)
                 mean_reward = mean_reward + jnp.where(cut, beyond, 0.0)
-                doubt = jnp.where(cut, gamma**2 * variance_of(next_state, left), 0.0)
-                local = local + doubt
+                cut_local = jnp.where(
+                    cut, gamma**2 * variance_of(next_state, left), 0.0
+                )
+                local = local + cut_local
         # 5. Mask what ran away.
         # One member out of bounds is enough: it spoils the mean reward and d for all.
         bounded = jnp.all(dynamics.plausible(following, rules.runaway), 0)
@@ -282,12 +284,12 @@ def imagine(
             "weight": running.astype(jnp.float32),
             "raw_rewards": jnp.mean(raw, 0),
         }
-        if doubted is not None:
-            out["stopped"] = cut & doubted
+        if strayed is not None:
+            out["stopped"] = cut & strayed
         if full:
             out["member_q"] = (reward + rules.returns.gamma * member_values).T
             if over is not None and rules.returns.bootstrap:
-                out["doubt"] = doubt
+                out["cut_local"] = cut_local
         if (before := left_after(index)) is not None:
             out["left"] = before
         return (next_state, pick(next_values), proceeds, sound), out

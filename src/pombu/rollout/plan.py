@@ -173,12 +173,12 @@ def simulate(
     act = act_alone(policy, normaliser, len(seeds), key)
     drawn: list[np.ndarray] = []
 
-    def remember(observations: np.ndarray, step: int) -> np.ndarray:
+    def act_and_keep(observations: np.ndarray, step: int) -> np.ndarray:
         actions = act(observations, step)
         drawn.append(actions)
         return actions
 
-    episodes = collect(task, remember, seeds)
+    episodes = collect(task, act_and_keep, seeds)
     horizon = task.horizon
     lengths = np.array([len(e.rewards) for e in episodes])
     ended = np.array([e.terminated for e in episodes])

@@ -275,7 +275,7 @@ class QEstimate(NamedTuple):
     q: Float[Array, " n"]
     """Mean imagined return; NaN where every trajectory ran away."""
     sigma: Float[Array, " n"]
-    """Standard deviation of Q over worlds, not recalibrated; infinite there."""
+    """Standard deviation of Q over MDPs, not recalibrated; infinite there."""
     noise: Float[Array, " n"]
     """Standard deviation of a single imagined return."""
 
@@ -391,7 +391,7 @@ def interval(
 ) -> tuple[Float64[ndarray, " n"], Float64[ndarray, " n"]]:
     """Lower and upper ends of intervals that hold a share `level` of the truth.
 
-    The variance is that of Q over worlds, corrected, and that of the mean over
+    The variance is that of Q over MDPs, corrected, and that of the mean over
     imagined trajectories, of which there are few. Where every trajectory ran away the
     interval is infinite.
 

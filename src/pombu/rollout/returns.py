@@ -87,7 +87,7 @@ def targets(
     beyond: Float[Array, "1 N"] | None = None,
     variance_beyond: Float[Array, "1 N"] | None = None,
     member_q: Float[Array, "H N K"] | None = None,
-    doubt: Steps | None = None,
+    cut_local: Steps | None = None,
     correction: Correction | None = None,
 ) -> Targets:
     """Returns and advantages of Section 4 and sqrt(D) of Algorithm 1, or of F or U_rho.
@@ -103,7 +103,7 @@ def targets(
             finite-horizon returns.
         variance_beyond: D^{H+1}, how uncertain that is; None is 0.
         member_q: each member's r + gamma V(s'), which F needs.
-        doubt: the part of `local` that lies beyond a trajectory's cut, which F needs.
+        cut_local: the part of `local` past a trajectory's cut, which F needs.
         correction: rho and the scale; None is Algorithm 1 as it stands.
     """
     past = jnp.zeros_like(values[:1]) if beyond is None else beyond
@@ -127,7 +127,7 @@ def targets(
     last = None if variance_beyond is None else variance_beyond[0]
     kind = correlation_of(config)
     if kind == "full":
-        variances = _full(member_q, config.gamma, continues, last, doubt)
+        variances = _full(member_q, config.gamma, continues, last, cut_local)
     elif kind == "fitted" and correction is not None:
         variances = propagate_correlated(
             local, config.gamma, correction.rho, continues, last
@@ -148,7 +148,7 @@ def _full(
     gamma: float,
     continues: Steps,
     beyond: Float[Array, " N"] | None,
-    doubt: Steps | None,
+    cut_local: Steps | None,
 ) -> Steps:
     """F, and what lies beyond the trajectories, independent of the members."""
     if member_q is None:
@@ -157,5 +157,5 @@ def _full(
             "what each member said of them: imagine them with the same returns."
         )
     shown = propagate_members(jnp.moveaxis(member_q, -1, 0), gamma, continues=continues)
-    cut = jnp.zeros_like(shown) if doubt is None else doubt
+    cut = jnp.zeros_like(shown) if cut_local is None else cut_local
     return shown + propagate(cut, gamma, continues, beyond)

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from pombu.files import DamagedFileError
-from pombu.studies.worker import FAILURE, read_failure
+from pombu.studies.backends import FAILURE, read_failure
 from pombu.training.display import duration
 from pombu.training.metrics import Row, read_rows
 from pombu.training.run import CONFIG, EVALUATION, METRICS, open_run
@@ -282,6 +282,6 @@ class PlainRuns:
         """Nothing is left open."""
 
 
-def watcher(console: Console) -> "LiveTable | PlainRuns":
+def display_on(console: Console) -> "LiveTable | PlainRuns":
     """The live table on a terminal, plain lines elsewhere."""
     return LiveTable(console) if console.is_terminal else PlainRuns(console)

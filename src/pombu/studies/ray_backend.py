@@ -29,10 +29,11 @@ from pombu.data.episodes import EPISODES
 from pombu.errors import RunError, UsageError
 from pombu.files import write_atomic
 from pombu.parallel import usable_cores
-from pombu.studies.backends import BackendOptions, EndState
-from pombu.studies.worker import (
+from pombu.studies.backends import (
     LOG,
     THREADS,
+    BackendOptions,
+    EndState,
     claimed_cores,
     failure_sentence,
     note_failure,

@@ -16,16 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from pombu.algorithms import presets
-from pombu.algorithms.config import budget
-from pombu.algorithms.registry import find, options
+from pombu.algorithms.config import budget, is_foreign
+from pombu.algorithms.registry import find, options, preset
 from pombu.analysis.curves import STUDY_FILES
 from pombu.envs import EnvConfig, load, resolve, short_name
 from pombu.errors import PombuError, RunError, UsageError
 from pombu.files import not_through_links, safe_name
-from pombu.studies.backends import Backend
+from pombu.studies.backends import (
+    FAILURE,
+    PATIENCE,
+    Backend,
+    note_failure,
+    read_failure,
+)
 from pombu.studies.progress import RunProgress, examine
-from pombu.studies.worker import FAILURE, PATIENCE, note_failure, read_failure
 from pombu.training import config_file
 from pombu.training.algorithm import usual_share
 from pombu.training.callbacks import StopRequest, stop_requests
@@ -80,9 +84,7 @@ class Job:
             UsageError: The algorithm, task, preset or an override does not exist.
         """
         find(self.algorithm)
-        config = presets.preset(
-            self.algorithm, self.preset, self.task, self.env.horizon
-        )
+        config = preset(self.algorithm, self.preset, self.task, self.env.horizon)
         env = dataclasses.replace(self.env, id=resolve(self.task))
         return override(dataclasses.replace(config, env=env), self)
 
@@ -95,7 +97,7 @@ class Job:
         config = self.config()
         steps = budget(config, lambda: load(config.env).horizon, self.total_steps)
         data = config_file.to_json(config)
-        foreign = presets.is_foreign(short_name(config.env.id))
+        foreign = is_foreign(short_name(config.env.id))
         return RunSpec(
             self.algorithm,
             self.preset,
@@ -227,7 +229,7 @@ POLL = 0.2
 
 
 @runtime_checkable
-class Watcher(Protocol):
+class Display(Protocol):
     """Shows a user how the study goes."""
 
     def show(self, runs: Sequence[RunProgress], slots: int) -> None:
@@ -260,7 +262,7 @@ def run_study(
     planned: Sequence[Planned],
     folder: Path,
     backend: Backend,
-    watcher: Watcher,
+    display: Display,
     trusted: Collection[str] = (),
 ) -> Outcome:
     """Train every planned run to its end, in `folder`.
@@ -272,8 +274,8 @@ def run_study(
     with contextlib.ExitStack() as stack:
         stack.enter_context(locked(folder))
         stack.callback(backend.close)
-        request = stack.enter_context(stop_requests(watcher.say))
-        loop = _Loop(planned, folder, backend, watcher, trusted, request)
+        request = stack.enter_context(stop_requests(display.say))
+        loop = _Loop(planned, folder, backend, display, trusted, request)
         return loop.run()
 
 
@@ -285,14 +287,14 @@ class _Loop:
         planned: Sequence[Planned],
         folder: Path,
         backend: Backend,
-        watcher: Watcher,
+        display: Display,
         trusted: Collection[str],
         request: StopRequest,
     ) -> None:
         self.planned = {one.path: one for one in planned}
         self.folder = folder
         self.backend = backend
-        self.watcher = watcher
+        self.display = display
         self.trusted = trusted
         self.request = request
         self.others = _noted(folder)
@@ -312,13 +314,13 @@ class _Loop:
             while self.waiting and len(self.running) < self.backend.slots:
                 self._start(self.waiting.pop(0))
             self._collect()
-            self.watcher.show(self.progress(), self.backend.slots)
+            self.display.show(self.progress(), self.backend.slots)
             time.sleep(POLL)
         if self.request:
             self._stop()
         self._note()
         runs = self.progress()
-        self.watcher.show(runs, self.backend.slots)
+        self.display.show(runs, self.backend.slots)
         return Outcome(tuple(runs), self.request.signal)
 
     def progress(self) -> list[RunProgress]:
@@ -349,7 +351,7 @@ class _Loop:
 
     def _fail(self, path: Path, reason: str) -> None:
         self.failures[path] = reason
-        self.watcher.say(f"{path.name} failed: {reason}")
+        self.display.say(f"{path.name} failed: {reason}")
 
     def _failed(self, run: RunProgress) -> RunProgress:
         """A failure is known even where a full disk keeps no note of it."""
@@ -363,7 +365,7 @@ class _Loop:
         end = time.monotonic() + PATIENCE
         while self.running and time.monotonic() < end:
             self._collect()
-            self.watcher.show(self.progress(), self.backend.slots)
+            self.display.show(self.progress(), self.backend.slots)
             time.sleep(POLL)
 
     def _note(self) -> None:

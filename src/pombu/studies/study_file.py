@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_type_hints
 
-from pombu.algorithms import presets, registry
+from pombu.algorithms import registry
 from pombu.envs import EnvConfig, resolve
 from pombu.errors import UsageError
 from pombu.rng import SEEDS
@@ -299,7 +299,7 @@ def _folders(value: Any) -> tuple[str, ...]:
 
 def _preset(value: Any) -> str:
     name = _word(value)
-    if name not in presets.names():
+    if name not in registry.PRESETS:
         raise NotAcceptedError
     return name
 
@@ -334,7 +334,7 @@ COMMON_KEYS: Keys = {
         f"{MOST_SEEDS},",
         _seeds,
     ),
-    "preset": (f"one of {', '.join(presets.names())}", _preset),
+    "preset": (f"one of {', '.join(registry.PRESETS)}", _preset),
     "total_steps": ("a whole number from 1 on", _count),
     **{key: _option(key) for key in _OPTIONS},
     "overrides": ("a table of options", _table),

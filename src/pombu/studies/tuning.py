@@ -27,9 +27,9 @@ import numpy as np
 
 from pombu.errors import PombuError, RunError, UsageError
 from pombu.files import changes, write_atomic
-from pombu.studies.backends import Backend
+from pombu.studies.backends import PATIENCE, Backend, note_failure, read_failure
 from pombu.studies.progress import RunProgress, examine, rows_of
-from pombu.studies.study import Planned, Watcher, locked, prepare, require_same
+from pombu.studies.study import Display, Planned, locked, prepare, require_same
 from pombu.studies.tuning_file import Tuning
 from pombu.studies.tuning_results import (
     FAILURE,
@@ -42,7 +42,6 @@ from pombu.studies.tuning_results import (
     write_importance,
     write_results,
 )
-from pombu.studies.worker import PATIENCE, note_failure, read_failure
 from pombu.training.callbacks import StopRequest, stop_requests
 from pombu.training.run import METRICS
 
@@ -81,7 +80,7 @@ def tune(
     folder: Path,
     limits: Limits,
     backend: Backend,
-    watcher: Watcher,
+    display: Display,
     trusted: Collection[str] = (),
 ) -> Found:
     """Search until the limits are reached, beginning where an earlier call ended.
@@ -96,8 +95,8 @@ def tune(
         stack.enter_context(locked(folder))
         stack.callback(backend.close)
         study = open_journal(tuning, folder)
-        request = stack.enter_context(stop_requests(watcher.say))
-        loop = _Loop(tuning, folder, limits, backend, watcher, trusted, request, study)
+        request = stack.enter_context(stop_requests(display.say))
+        loop = _Loop(tuning, folder, limits, backend, display, trusted, request, study)
         found = loop.run()
         if found.best is not None:
             write_importance(study, folder)
@@ -223,7 +222,7 @@ class _Loop:
         folder: Path,
         limits: Limits,
         backend: Backend,
-        watcher: Watcher,
+        display: Display,
         trusted: Collection[str],
         request: StopRequest,
         study: Any,
@@ -232,7 +231,7 @@ class _Loop:
         self.folder = folder
         self.limits = limits
         self.backend = backend
-        self.watcher = watcher
+        self.display = display
         self.trusted = tuning.task if tuning.task in trusted else None
         self.request = request
         self.study = study
@@ -254,7 +253,7 @@ class _Loop:
             if not self.active:
                 break
             self._look()
-            self.watcher.show(self._progress(), self.backend.slots)
+            self.display.show(self._progress(), self.backend.slots)
             time.sleep(POLL)
         self._stop()
         ended = [one for one in self.study.trials if one.state.is_finished()]
@@ -410,7 +409,7 @@ class _Loop:
             end = f"{self.tuning.objective} {frozen.value:.4g}"
         best = self._best()
         known = "" if best is None else f"; best: trial {best.number}, {best.value:.4g}"
-        self.watcher.say(f"trial {trial.number}: {end}{known} ({searched})")
+        self.display.say(f"trial {trial.number}: {end}{known} ({searched})")
 
     def _progress(self) -> list[RunProgress]:
         return [

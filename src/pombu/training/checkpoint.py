@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 
-from pombu._version import __version__
+from pombu import __version__
 from pombu.data.episodes import EPISODES, EpisodeStore, Shard, load_episodes
 from pombu.envs import EnvConfig
 from pombu.errors import RunError, UsageError

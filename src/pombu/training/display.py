@@ -231,11 +231,11 @@ def shown(progress: Progress) -> list[tuple[str, float]]:
 
 def headline(progress: Progress) -> str:
     """What runs where."""
-    place = f" in {progress.folder}" if progress.folder else ""
+    where = f" in {progress.folder}" if progress.folder else ""
     verb = "resuming" if progress.iteration else "training"
     return (
         f"{verb} {progress.algorithm} on {progress.environment}, "
-        f"seed {progress.seed}{place}"
+        f"seed {progress.seed}{where}"
     )
 
 

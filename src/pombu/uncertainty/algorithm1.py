@@ -199,7 +199,7 @@ def q_uncertainty(
 ) -> Any:
     """Estimate the uncertainty in Q along trajectories.
 
-    The result is the spread of Q over the worlds that the members stand for. It is not
+    The result is the spread of Q over the MDPs that the members stand for. It is not
     the standard error of the members' mean, nor the error to be expected of it:
     `pombu.uncertainty.variance_factor` leads from the one to the others.
 

@@ -11,8 +11,8 @@ are no independent evidence: `over_datasets` resamples whole datasets.
 What to expect depends on K, the number of members, and on the purpose. The variance of
 Q over K members can stand for three different things:
 
-- ``"posterior"``: the spread of Q over the worlds that the data leave possible. An
-  agent that explores, or that weighs one world against another, asks for this.
+- ``"posterior"``: the spread of Q over the MDPs that the data leave possible. An
+  agent that explores, or that weighs one MDP against another, asks for this.
 - ``"prediction"``: how far the true Q lies from the reported one, the members' mean,
   if truth and members are draws from one posterior. An interval asks for this: the
   mean of K draws is uncertain itself, hence the factor 1 + 1/K.

@@ -5,12 +5,12 @@
 
 from dataclasses import replace
 
+from pombu.algorithms.config import horizon_of, is_point, trajectories
 from pombu.algorithms.dhmbpo.config import (
     DHMBPOConfig,
     DistributionConfig,
     SoftActorCriticConfig,
 )
-from pombu.algorithms.presets import horizon_of, is_point, trajectories
 from pombu.dynamics.config import HomoscedasticModelConfig
 
 _REAL_STEPS = 1000

@@ -1,12 +1,11 @@
-"""DHMBPO's updates: distribution rollouts, training rollouts, and one compiled loop.
+"""DHMBPO's update: distribution rollouts, training rollouts, losses, gradient steps.
 
-All updates of an iteration are one program: a loop over blocks, each with one
-distribution rollout and `distribution.every` updates. Their number is an argument, so
-nothing is compiled again as data grow or episodes get shorter.
+A training rollout has H steps: rewards r_0 ... r_{H-1}, log-probabilities of a_0 ...
+a_H, and m_0 ... m_H, which are 1 where the rollout was alive before the step.
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +13,6 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pombu.algorithms.dhmbpo.config import DHMBPOConfig
-from pombu.algorithms.dhmbpo.losses import (
-    TrainingRollout,
-    expanded_target,
-    soft_value,
-    value_bounds,
-)
 from pombu.algorithms.soft_actor_critic import (
     Critics,
     Imagination,
@@ -29,12 +22,11 @@ from pombu.algorithms.soft_actor_critic import (
     critic_loss,
     follow,
     move_blocks,
-    one_step_uncertainty,
     sqrt_u,
     temperature_loss,
+    value_range,
 )
 from pombu.nn import MLP, SquashedPolicy, VarianceValue, predict_variance
-from pombu.parallel import jit
 from pombu.uncertainty.algorithm1 import local_uncertainty, propagate
 
 REPORTED = (
@@ -49,6 +41,61 @@ REPORTED = (
     "ended_rollouts",
 )
 """Means over an iteration's updates."""
+
+
+class TrainingRollout(NamedTuple):
+    """Differentiable steps in the learned dynamics, time first."""
+
+    states: Float[Array, "T b o"]
+    """H + 1 states in the task's units."""
+    actions: Float[Array, "T b a"]
+    """H + 1 actions in policy space."""
+    log_probs: Float[Array, "T b"]
+    rewards: Float[Array, "H b"]
+    alive: Float[Array, "T b"]
+    """m: 1 before the first end, then 0; no gradient."""
+
+
+def expanded_target(
+    rollout: TrainingRollout,
+    tail: Float[Array, " b"],
+    temperature: Float[Array, ""],
+    gamma: float,
+) -> Float[Array, " b"]:
+    """y = sum gamma^t m_t r_t - alpha sum_{t>0} gamma^t m_t log pi_t + gamma^H m_H Q-.
+
+    Args:
+        rollout: from the states and actions whose Q is learned.
+        tail: Q- of the last state and action.
+        temperature: alpha.
+        gamma: the discount factor.
+    """
+    discounts = gamma ** jnp.arange(len(rollout.alive), dtype=jnp.float32)
+    weights = discounts[:, None] * rollout.alive
+    entropy = -temperature * jnp.sum((weights * rollout.log_probs)[1:], 0)
+    return jnp.sum(weights[:-1] * rollout.rewards, 0) + entropy + weights[-1] * tail
+
+
+def soft_value(
+    rollout: TrainingRollout,
+    tail: Float[Array, " b"],
+    temperature: Float[Array, ""],
+    gamma: float,
+) -> Float[Array, " b"]:
+    """What the actor maximises: the expanded value with the entropy of every step."""
+    target = expanded_target(rollout, tail, temperature, gamma)
+    return target - temperature * rollout.log_probs[0]
+
+
+def value_bounds(
+    rollout: TrainingRollout,
+    temperature: Float[Array, ""],
+    gamma: float,
+    quantile: float,
+) -> Float[Array, "2"]:
+    """Q's range if every step earned a low, or a high, quantile of soft rewards."""
+    soft = rollout.rewards - temperature * rollout.log_probs[:-1]
+    return value_range(soft, gamma, quantile)
 
 
 def distribution_rollout(
@@ -352,122 +399,3 @@ def update(
         ]
     )
     return after, memory, report
-
-
-@partial(jit, static_argnames=("target_entropy", "config"))
-def improve(
-    networks: Networks,
-    optimisers: Optimisers,
-    imagination: Imagination,
-    real: Float[Array, "r o"],
-    filled: Int[Array, ""],
-    done: Int[Array, ""],
-    warmup: Int[Array, ""],
-    blocks: Int[Array, ""],
-    key: PRNGKeyArray,
-    target_entropy: float,
-    config: DHMBPOConfig,
-) -> tuple[Networks, Optimisers, Float[Array, " m"], Float[Array, ""]]:
-    """All updates of an iteration.
-
-    Args:
-        networks: what is trained.
-        optimisers: Adam's moments.
-        imagination: where to imagine.
-        real: stored real states, padded.
-        filled: how many there are.
-        done: updates in earlier iterations.
-        warmup: blocks in which the critics learn alone, before the others.
-        blocks: blocks in which all learn.
-        key: of every draw.
-        target_entropy: what the temperature aims at.
-        config: horizons, rates, sizes.
-
-    Returns:
-        The networks, Adam's moments, means of `REPORTED`, and the mean of sqrt(U).
-    """
-    every, kept = config.distribution.every, config.distribution.kept
-    rows = (config.distribution.steps + 1) * config.distribution.starts
-    ring = jnp.zeros((kept * rows, real.shape[-1]))
-
-    def block(number: Array, carry: Any) -> Any:
-        networks, optimisers, ring, totals, uncertainty = carry
-        roll_key, update_key, look_key = jax.random.split(
-            jax.random.fold_in(key, number), 3
-        )
-        states = distribution_rollout(
-            networks.policy, imagination, real, filled, roll_key, config
-        )
-        ring = jax.lax.dynamic_update_slice(
-            ring, states.reshape(rows, -1), (number % kept * rows, 0)
-        )
-        full = jnp.minimum(number + 1, kept) * rows
-
-        def one(carry: Any, index: Array) -> Any:
-            networks, optimisers, totals = carry
-            start_key, own = jax.random.split(jax.random.fold_in(update_key, index))
-            starts = ring[jax.random.randint(start_key, (config.batch_size,), 0, full)]
-            networks, optimisers, report = update(
-                networks,
-                optimisers,
-                imagination,
-                starts,
-                done + number * every + index == 0,
-                number >= warmup,
-                own,
-                target_entropy,
-                config,
-            )
-            return (networks, optimisers, totals + report), None
-
-        (networks, optimisers, totals), _ = jax.lax.scan(
-            one, (networks, optimisers, totals), jnp.arange(every)
-        )
-        starts = states.reshape(rows, -1)[: config.batch_size]
-        rollout = training_rollout(
-            networks.policy, imagination, starts, look_key, config
-        )
-        found = uncertainty_along(rollout, networks, imagination, config)
-        return networks, optimisers, ring, totals, uncertainty + jnp.mean(found)
-
-    number = warmup + blocks
-    networks, optimisers, _, totals, uncertainty = jax.lax.fori_loop(
-        0,
-        number,
-        block,
-        (
-            networks,
-            optimisers,
-            ring,
-            jnp.zeros(len(REPORTED)),
-            jnp.zeros(()),
-        ),
-    )
-    count = jnp.maximum(number, 1)
-    return networks, optimisers, totals / (count * every), uncertainty / count
-
-
-@partial(jit, static_argnames="config")
-def explore(
-    networks: Networks,
-    imagination: Imagination,
-    observations: Float[Array, "n o"],
-    key: PRNGKeyArray,
-    config: DHMBPOConfig,
-) -> Float[Array, "n a"]:
-    """Of several actions that the policy draws, the one of highest Q + bonus sqrt(U).
-
-    U of an action is Algorithm 1's over one step: the members' disagreement about it,
-    and the critics' variance where it leads on average.
-    """
-    count, (number, dim) = config.candidates, observations.shape
-    states = jnp.broadcast_to(observations, (count, number, dim)).reshape(-1, dim)
-    normal = imagination.normal(states)
-    actions, _ = networks.policy.sample(normal, key)
-    values = networks.critics.values(normal, actions, networks.bounds)
-    uncertainty = one_step_uncertainty(
-        networks, imagination, states, actions, config.gamma
-    )
-    score = jnp.mean(values, 0) + config.bonus * uncertainty
-    best = jnp.argmax(score.reshape(count, number), 0)
-    return actions.reshape(count, number, -1)[best, jnp.arange(number)]

@@ -84,11 +84,11 @@ class MBMPOConfig(Growing):
         require_baseline("MB-MPO", self.baseline, self.returns)
         if self.model.kind == "simulator":
             raise UsageError(
-                "model.kind = simulator is a single world, and MB-MPO adapts to "
+                "model.kind = simulator is a single environment, and MB-MPO adapts to "
                 "several: leave it out."
             )
 
     @property
     def tasks(self) -> int:
-        """Worlds to adapt to: every member, as often as configured."""
+        """Tasks to adapt to: every member, as often as configured."""
         return self.model.members * self.tasks_per_member

@@ -196,7 +196,7 @@ class Learner(EnsembleLearner[MBMPOConfig, State]):
         return policy, after.batch, summary
 
     def tasks(self, state: State) -> list[Dynamics]:
-        """Worlds of one member each."""
+        """Dynamics of one member each."""
         dynamics = self.dynamics(state)
         alone = [_only(dynamics, k) for k in range(dynamics.members.count)]
         return alone * self.config.tasks_per_member

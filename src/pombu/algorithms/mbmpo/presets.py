@@ -6,8 +6,7 @@ iteration, whatever the horizon.
 
 from dataclasses import replace
 
-from pombu.algorithms.mbmpo.config import MBMPOConfig
-from pombu.algorithms.presets import (
+from pombu.algorithms.config import (
     FIRST_LOG_STD,
     branches,
     fast_baseline,
@@ -19,6 +18,7 @@ from pombu.algorithms.presets import (
     smoke_model,
     trajectories,
 )
+from pombu.algorithms.mbmpo.config import MBMPOConfig
 from pombu.optim.config import TRPOPolicyConfig
 
 _TOTAL = 200_000

@@ -88,9 +88,9 @@ def branch_step(
     dropped = ~imagination.dynamics.plausible(following, config.runaway)
     if config.branch.disagreement_stop is not None:
         each = imagination.dynamics.step(states, imagination.box.to_box(actions)).states
-        doubted = strays(imagination.dynamics, each)
-        assert doubted is not None, "the learner limits the dynamics"
-        dropped |= doubted
+        strayed = strays(imagination.dynamics, each)
+        assert strayed is not None, "the learner limits the dynamics"
+        dropped |= strayed
     # What is dropped must be finite all the same: 0 times infinity is no number.
     steps = Transitions(
         states,

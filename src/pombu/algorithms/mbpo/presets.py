@@ -5,9 +5,13 @@
 
 from dataclasses import replace
 
-from pombu.algorithms.config import ActorCriticConfig
+from pombu.algorithms.config import (
+    ActorCriticConfig,
+    horizon_of,
+    is_point,
+    trajectories,
+)
 from pombu.algorithms.mbpo.config import BranchConfig, MBPOConfig
-from pombu.algorithms.presets import horizon_of, is_point, trajectories
 from pombu.dynamics.config import HomoscedasticModelConfig
 
 _REAL_STEPS = 1000

@@ -230,7 +230,7 @@ class _StopRule:
         self.saved = policy
         self.steps = 0
         self._saved_at = 0
-        self._world = learner.dynamics(state)
+        self._dynamics = learner.dynamics(state)
         number, key = self._config.starts, keys.jax("validate start")
         self._starts = starts(learner.task, list(episodes), number, key)
         self._returns = self._validate(policy)
@@ -247,11 +247,11 @@ class _StopRule:
 
     def _validate(self, policy: GaussianPolicy) -> Float[np.ndarray, " K"]:
         """The deterministic policy's return in each member."""
-        members = self._world.members.count
+        members = self._dynamics.members.count
         self.steps += members * len(self._starts) * self._learner.rules.horizon
         found = self._learner.workers.map(
             lambda member: member_return(
-                policy, self._world, self._learner.rules, self._starts, member
+                policy, self._dynamics, self._learner.rules, self._starts, member
             ),
             range(members),
         )

@@ -6,8 +6,7 @@ paper took its ME-TRPO column), with its batches of steps cut into the task's ep
 
 from dataclasses import replace
 
-from pombu.algorithms.metrpo.config import METRPOConfig
-from pombu.algorithms.presets import (
+from pombu.algorithms.config import (
     FIRST_LOG_STD,
     branches,
     fast_baseline,
@@ -20,6 +19,7 @@ from pombu.algorithms.presets import (
     smoke_model,
     trajectories,
 )
+from pombu.algorithms.metrpo.config import METRPOConfig
 from pombu.dynamics.config import ImaginationConfig
 from pombu.optim.config import TRPOPolicyConfig
 

@@ -8,8 +8,8 @@ side by side.
 
 from dataclasses import replace
 
+from pombu.algorithms.config import horizon_of, is_point, trajectories
 from pombu.algorithms.pets.config import PETSConfig, PlannerConfig
-from pombu.algorithms.presets import horizon_of, is_point, trajectories
 from pombu.dynamics.config import GaussianModelConfig
 from pombu.optim.config import CriticConfig
 

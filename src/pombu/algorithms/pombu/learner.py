@@ -46,10 +46,10 @@ from pombu.nn import (
 from pombu.optim.metrics import (
     NOTHING_SOUGHT,
     centre_bonus,
-    doubt_share,
     exploration_metrics,
     improvement_metrics,
     improvement_summary,
+    penalty_share,
     policy_metrics,
 )
 from pombu.optim.objectives import exploration_advantage
@@ -239,11 +239,11 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         """An iteration that learns from stored episodes alone, and cautiously.
 
         The ensemble is fitted once, for they do not change. No real step would show
-        where a promise was wrong. So alpha weighs doubt against gain and never gives
-        way: advantages are A - alpha sqrt(D), the bonus of exploration turned round,
-        in place of the penalty on change, which would only slow down how a policy comes
-        to where nothing is known. D is the bound that holds however the errors of steps
-        depend, because a model repeats its errors.
+        where a promise was wrong. So alpha weighs uncertainty against gain and never
+        gives way: advantages are A - alpha sqrt(D), the bonus of exploration turned
+        round, in place of the penalty on change, which would only slow down how a
+        policy comes to where nothing is known. D is the bound that holds however the
+        errors of steps depend, because a model repeats its errors.
         """
         keys = keys_of(state)
         fitted: Metrics = {}
@@ -316,11 +316,13 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
                 )
                 batch, goals = prepare(imagined, *units)
                 if avoidance:
-                    doubt = centre_bonus(goals.uncertainty, imagined.weight)
+                    centred = centre_bonus(goals.uncertainty, imagined.weight)
                     shares.append(
-                        doubt_share(batch.advantages, doubt, batch.weight, avoidance)
+                        penalty_share(
+                            batch.advantages, centred, batch.weight, avoidance
+                        )
                     )
-                    wary = exploration_advantage(batch.advantages, doubt, -avoidance)
+                    wary = exploration_advantage(batch.advantages, centred, -avoidance)
                     batch = batch._replace(advantages=wary)
             with stage("improve"):
                 new_value, new_policy = self.workers.both(

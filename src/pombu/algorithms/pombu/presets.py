@@ -10,12 +10,11 @@ collects the real data. Its imagined samples are the 8e7 of the paper's Table 1.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pombu.algorithms.config import ExplorationConfig
-from pombu.algorithms.pombu.config import CalibrationConfig, POMBUConfig
-from pombu.algorithms.presets import (
+from pombu.algorithms.config import (
     FIRST_LOG_STD,
     LONG_HORIZON,
     REWARD_CLIP,
+    ExplorationConfig,
     branches,
     fast_model,
     horizon_of,
@@ -24,6 +23,7 @@ from pombu.algorithms.presets import (
     smoke_model,
     trajectories,
 )
+from pombu.algorithms.pombu.config import CalibrationConfig, POMBUConfig
 from pombu.dynamics.config import ImaginationConfig, ModelConfig, ReturnConfig
 from pombu.optim.config import PolicyConfig, TailConfig, ValueConfig
 
@@ -96,7 +96,7 @@ def paper(task: str, horizon: int | None) -> POMBUConfig:
 
 ALPHA = 0.05
 """Weight of the penalty in `fast`: standard deviations of the gain per standard
-deviation of doubt, the same for all tasks and horizons."""
+deviation of uncertainty, the same for all tasks and horizons."""
 
 
 KAPPA = 0.1
@@ -112,7 +112,7 @@ more than about any real step: a first fit promises anything there."""
 
 
 def fast(task: str, horizon: int | None) -> POMBUConfig:
-    """Branched imagination, one unit for gain and doubt, and bounded fits.
+    """Branched imagination, one unit for gain and uncertainty, and bounded fits.
 
     Departures from `paper` and why: virtual trajectories are branches
     (`presets.branches`), continued by V and, for the uncertainty, by U_psi, and cut off

@@ -6,8 +6,8 @@ Stable-Baselines3 found by tuning on MuJoCo tasks.
 
 from dataclasses import replace
 
+from pombu.algorithms.config import horizon_of, is_point, trajectories
 from pombu.algorithms.ppo.config import PPOConfig
-from pombu.algorithms.presets import horizon_of, is_point, trajectories
 
 
 def paper(task: str, horizon: int | None) -> PPOConfig:

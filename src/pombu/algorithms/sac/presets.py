@@ -8,7 +8,7 @@ for MuJoCo tasks; that of DroQ and CrossQ does with less work per real step.
 from dataclasses import replace
 from typing import TypeVar
 
-from pombu.algorithms.presets import horizon_of, is_point, trajectories
+from pombu.algorithms.config import horizon_of, is_point, trajectories
 from pombu.algorithms.sac.config import (
     CrossQConfig,
     DroQConfig,

@@ -41,8 +41,7 @@ from pombu.data import Experience, Normaliser, Transitions, moved, transitions
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.config import MultiStepModelConfig
 from pombu.dynamics.ensemble import Layers, Members
-from pombu.dynamics.model import Dynamics, dynamics_of, network_sizes
-from pombu.dynamics.termination import TerminationModel
+from pombu.dynamics.model import Dynamics, TerminationModel, dynamics_of, network_sizes
 from pombu.envs import Episode, Task, collect_rounds
 from pombu.errors import UsageError
 from pombu.nn import (

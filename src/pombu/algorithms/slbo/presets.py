@@ -8,7 +8,7 @@ H = 200 it takes the imagined steps that POMBU's paper prints in its Table 1: 1e
 
 from dataclasses import replace
 
-from pombu.algorithms.presets import (
+from pombu.algorithms.config import (
     FIRST_LOG_STD,
     branches,
     fast_returns,

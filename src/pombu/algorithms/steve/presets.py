@@ -5,7 +5,7 @@
 
 from dataclasses import replace
 
-from pombu.algorithms.presets import horizon_of, is_point, trajectories
+from pombu.algorithms.config import horizon_of, is_point, trajectories
 from pombu.algorithms.steve.config import (
     ActorCriticConfig,
     ExpansionModelConfig,

@@ -16,7 +16,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from pombu._version import __version__
+from pombu import __version__
 from pombu.analysis.curves import MISSING, RETURNS, differences, read_curves
 from pombu.analysis.report import charts
 from pombu.analysis.report.charts import (
