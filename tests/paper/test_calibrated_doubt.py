@@ -1,4 +1,4 @@
-"""The comparison of U, F and recalibrated uncertainties: which runs, and their table."""
+"""Learning with U, F and recalibrated uncertainties: which runs, and their table."""
 
 from pathlib import Path
 
@@ -13,12 +13,8 @@ def test_no_variant_takes_the_run_of_another(tmp_path: Path) -> None:
     panels = panels_of("calibrated-doubt")
     write_runs(panels, tmp_path)
     known = find_curves([tmp_path])
-    jobs = {
-        job.name: job
-        for panel in panels
-        for arm in panel.arms
-        for job in panel.jobs(arm)
-    }
+    arms = [(panel, arm) for panel in panels for arm in panel.arms]
+    jobs = {job.name: job for panel, arm in arms for job in panel.jobs(arm)}
     assert len(jobs) == 3 * (4 + 4 + 2)
     for job in jobs.values():
         chosen = choose(job, known)

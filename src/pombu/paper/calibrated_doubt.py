@@ -110,10 +110,10 @@ def doubt_part(summary: Mapping[str, Any]) -> str:
 ![Learning curves]({NAME}/{NAME}.png)
 
 POMBU with U, with F, and with both recalibrated by what held-out episodes show
-(`returns.correlation`, `returns.recalibrate`), the same seeds and budget. The doubt is in
-the objective; with exploration policies it is in their bonus, too. Returns are means of a
-seed's last three evaluations, IQM their interquartile mean with a 95 % bootstrap interval
-over seeds; few seeds make short intervals, not sure ones.
+(`returns.correlation`, `returns.recalibrate`), the same seeds and budget. The doubt is
+in the objective; with exploration policies it is in their bonus, too. Returns are means
+of a seed's last three evaluations, IQM their interquartile mean with a 95 % bootstrap
+interval over seeds; few seeds make short intervals, not sure ones.
 
 {markdown_table(HEADER, returns_table(summary))}"""
 
