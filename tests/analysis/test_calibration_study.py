@@ -72,6 +72,31 @@ def test_f_takes_members_at_their_word(by_name: Any) -> None:
         assert row.mean_z_squared == pytest.approx(4.0 / n, rel=0.25)
 
 
+def test_every_n_has_a_scale_of_its_own(by_name: Any) -> None:
+    for n in judged.STEPS:
+        row = by_name["F", True, n]
+        assert row.scale == pytest.approx(2.0 / np.sqrt(n), rel=0.15)
+        assert row.mean_z_squared == pytest.approx(1.0, abs=0.1)
+        assert row.coverage_90 == pytest.approx(0.9, abs=0.05)
+
+
+def test_scores_are_of_episodes_that_the_scale_has_not_seen() -> None:
+    """One episode in twenty is wild: scaled by the others it is as wild as it was."""
+    rng = np.random.default_rng(0)
+    errors = rng.normal(size=(20, 50))
+    errors[7] *= 10.0
+    members = np.stack([np.ones_like(errors), -np.ones_like(errors)])
+    real = RealSteps(members, errors, np.full(20, 50), np.zeros(20, bool))
+    rows = list(
+        judged.scores(
+            real, {n: judged.windows(real, n, 1.0) for n in (1, 5, 20, 80)}, 1.0
+        )
+    )
+    (row,) = [r for r in rows if (r.estimator, r.recalibrated, r.n) == ("U", True, 1)]
+    # 10 parts of two: the wild pair is scaled by 1, all others by (17 + 100) / 18.
+    assert row.mean_z_squared == pytest.approx((1 + 100) / 20 + 18 / 20 / 6.5, rel=0.1)
+
+
 def test_rho_finds_that_nothing_depends(by_name: Any) -> None:
     assert by_name["rho", True, 1].rho == pytest.approx(0.0, abs=0.1)
     assert by_name["members alone", True, 5].mean_z_squared == pytest.approx(
@@ -82,8 +107,13 @@ def test_rho_finds_that_nothing_depends(by_name: Any) -> None:
 def test_the_table_shows_means_over_n_and_the_verdict(by_name: Any) -> None:
     text = judged.text_of(list(by_name.values()))
     assert "| U_ρ, recalibrated |" in text
-    assert "| U | 4 of 4 | 4 of 4 |" in text
-    assert "| F | 0 of 4 | 0 of 4 |" in text
+    # One scale for all n would leave F at 0 of 4: its sigma grows with n, not its root.
+    for shown in ("U", "F", "U_ρ", "members alone"):
+        assert f"| {shown} | 1 of 1 | 4 of 4 | 1 of 1 | 4 of 4 |" in text
+    assert "Outside" not in text
+    worse = [row._replace(coverage_90=0.7) for row in by_name.values()]
+    assert "| U | 0 of 1 | 0 of 4 | 1 of 1 | 4 of 4 |" in judged.text_of(worse)
+    assert "- F, t after 0, n = 5: in 90 % 0.70" in judged.text_of(worse)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Q-values with dependent errors, in a world whose answers are known."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,22 +60,35 @@ def test_the_ends_of_an_interval_are_known():
     found = QEstimate(*(jnp.array([x, jnp.nan]) for x in (1.0, 3.0, 4.0)))
     found = found._replace(sigma=jnp.array([3.0, jnp.inf]))
     for of_return, share in ((False, 0.25), (True, 1.25)):
-        low, high = interval(found, calibrated(), 4, 0.9, of_return)
+        low, high = interval(found, calibrated(), 4, 80, 0.9, of_return)
         half = 1.6448536 * np.sqrt(36 + share * 16)
         np.testing.assert_allclose([low[0], high[0]], [1 - half, 1 + half], rtol=1e-6)
         assert (low[1], high[1]) == (-np.inf, np.inf)
 
 
+def test_an_interval_takes_the_scale_of_its_own_length():
+    """Known for 1, 5 and 20 steps; 10 lies in between by its logarithm."""
+    scales = np.array([1.0, 2.0, 8.0, np.nan])
+    fitted = eqx.tree_at(lambda c: c.scales, calibrated(3.0), scales)
+    found = QEstimate(jnp.zeros(1), jnp.ones(1), jnp.zeros(1))
+    for steps, scale in ((1, 1.0), (5, 2.0), (10, 4.0), (20, 8.0), (200, 8.0)):
+        _, high = interval(found, fitted, 4, steps)
+        np.testing.assert_allclose(high, 1.6448536 * scale, rtol=1e-6)
+    # Where no length is known alone, all of them together have to do.
+    _, high = interval(found, calibrated(3.0), 4, 200)
+    np.testing.assert_allclose(high, 1.6448536 * 3.0, rtol=1e-6)
+
+
 def test_no_interval_is_without_width():
     agreed = QEstimate(jnp.ones(1), jnp.zeros(1), jnp.ones(1))
     with pytest.raises(UsageError, match=r"pair 0.* two members"):
-        interval(agreed, calibrated(), 4)
+        interval(agreed, calibrated(), 4, 80)
     with pytest.raises(UsageError, match="evaluation_episodes of 5"):
-        interval(agreed, not_calibrated(), 4)
+        interval(agreed, not_calibrated(), 4, 80)
     with pytest.raises(UsageError, match=r"calibration\.use"):
-        interval(agreed, None, 4)
+        interval(agreed, None, 4, 80)
     with pytest.raises(UsageError, match="level is 1"):
-        interval(agreed, calibrated(), 4, level=1.0)
+        interval(agreed, calibrated(), 4, 80, level=1.0)
 
 
 def test_the_reliability_diagram_shows_the_coverage_curve():

@@ -1,4 +1,4 @@
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -99,3 +99,21 @@ def test_a_function_is_not_data() -> None:
 def test_other_bytes_are_refused() -> None:
     with pytest.raises(UsageError, match="not a safetensors file"):
         state_from_bytes(b"something else", {})
+
+
+def test_an_array_that_an_earlier_version_did_not_know_stays_fresh() -> None:
+    class Grown(eqx.Module):
+        added: ClassVar[tuple[str, ...]] = ("inner/later",)
+        inner: dict[str, np.ndarray]
+
+    earlier = {"inner": {"first": np.arange(3)}}
+    fresh = Grown({"first": np.zeros(3, int), "later": np.full(2, 7.0)})
+    found = state_from_bytes(state_to_bytes(earlier), fresh)
+    np.testing.assert_array_equal(found.inner["first"], [0, 1, 2])
+    np.testing.assert_array_equal(found.inner["later"], [7.0, 7.0])
+    # What is written today comes back, and anything else is still missed.
+    written = Grown({"first": np.arange(3), "later": np.zeros(2)})
+    same = state_from_bytes(state_to_bytes(written), fresh)
+    np.testing.assert_array_equal(same.inner["later"], [0.0, 0.0])
+    with pytest.raises(UsageError, match="inner/first is not in it"):
+        state_from_bytes(state_to_bytes({"inner": {}}), fresh)

@@ -10,6 +10,7 @@ from pombu.uncertainty.n_step import (
     RealSteps,
     fit,
     mean_z_squared,
+    scale_for,
     windows,
 )
 
@@ -49,6 +50,45 @@ def test_rho_and_scale_are_found(rng, rho, scale):
     assert found.scale == pytest.approx(scale, rel=0.12)
     assert found.coverage == pytest.approx(0.9, abs=0.03)
     assert found.episodes == 120
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
+def test_few_members_do_not_hide_the_dependence(rho):
+    """Five members: the mean of z^2 would make 0.16 of 0.5, and 0.81 of 0.9."""
+    found = [
+        fit(world(np.random.default_rng(s), rho, 2.0, 40, members=5), GAMMA).rho
+        for s in range(4)
+    ]
+    assert np.mean(found) == pytest.approx(rho, abs=0.13 if rho < 0.9 else 0.04)
+
+
+def test_every_length_has_the_scale_of_its_own(rng):
+    """An error that all members share grows with n, and no rho of the members knows."""
+    members = rng.normal(size=(40, 60, 160))
+    shared = 0.3 * rng.normal(size=(60, 1))
+    real_q = rng.normal(size=(60, 160)) + shared
+    real = RealSteps(members, real_q, np.full(60, 160), np.zeros(60, bool))
+    found = fit(real, GAMMA)
+    squares = mean_z_squared(real, GAMMA, found.rho)
+    for n in STEPS:
+        assert found.scales[n] ** 2 == pytest.approx(squares[n])
+    assert found.scale**2 == pytest.approx(np.mean(list(squares.values())))
+    assert found.coverage == pytest.approx(0.9, abs=0.03)
+    assert found.scales[80] > 1.2 * found.scales[1]
+
+
+def test_lengths_that_few_episodes_reach_have_no_scale(rng):
+    real = world(rng, 0.0, 1.0, episodes=12, steps=100)
+    lengths = np.full(12, 30)
+    lengths[:4] = 100
+    found = fit(real._replace(lengths=lengths), GAMMA)
+    assert set(found.scales) == {1, 5, 20}
+
+
+def test_scales_between_known_lengths():
+    known = {1: 1.0, 4: 4.0}
+    for n, scale in ((1, 1.0), (2, 2.0), (4, 4.0), (100, 4.0)):
+        assert scale_for(n, known) == pytest.approx(scale)
 
 
 def test_independence_shows_as_mean_z_squared_that_rises_with_n(rng):

@@ -402,7 +402,7 @@ class UncertaintyAccess(ModelAccess):
             jnp.float32(calibrated.rho),
         )
         only = QEstimate(*(x[: len(states)] for x in found))
-        low, high = interval(only, calibrated, number, level)
+        low, high = interval(only, calibrated, number, rules.horizon, level)
         return array_like(observation, low), array_like(observation, high)
 
 

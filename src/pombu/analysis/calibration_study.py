@@ -8,13 +8,13 @@ learned from. Errors of n-step returns along them are held against
   noise that its real actions had, for n steps and with V beyond; the n-step return is
   compared with the real one directly.
 
-Each is scored as it is, and recalibrated: scale (and rho) come from one half of the
-episodes, the scores from the other, and the other way round.
+Each is scored as it is, and recalibrated: the scale of each n (and rho) come from nine
+tenths of the episodes, the scores from the others, in turn.
 """
 
 import csv
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -50,7 +50,9 @@ from pombu.uncertainty.n_step import (
     STEPS,
     RealSteps,
     Windows,
+    enough,
     fit,
+    folds,
     windows,
 )
 
@@ -68,7 +70,7 @@ NAMES = {
 NEAR = 1.5
 """A checkpoint stands for a stage if its real steps are within this factor of it."""
 FEWEST = 2 * LEAST_EPISODES
-"""Episodes that are needed: each half has to support a fit."""
+"""Episodes that are needed: scores of fewer would be luck."""
 
 
 class Row(NamedTuple):
@@ -92,7 +94,7 @@ class Row(NamedTuple):
     sharpness: float = math.nan
     """Mean sigma."""
     scale: float = math.nan
-    """c, the mean over both halves; 1 where it is not recalibrated."""
+    """c_n, the mean over the parts; 1 where it is not recalibrated."""
     rho: float = math.nan
     episodes: int = 0
     """Fresh real episodes, which are not counted as real steps of the run."""
@@ -120,8 +122,8 @@ def study(
     """
     if episodes < FEWEST:
         raise UsageError(
-            f"episodes is {episodes}; scale and scores come from one half each, so at "
-            f"least {FEWEST} are needed."
+            f"episodes is {episodes}; scales come from some of them and scores from "
+            f"the others, so at least {FEWEST} are needed."
         )
     for folder in folders:
         run = open_run(folder)
@@ -309,91 +311,84 @@ def scores(
         gamma: the discount factor.
         unit: what 1 of the errors is in units of the reward.
     """
-    halves = [_half(real, half) for half in (0, 1)]
-    rhos = tuple(fit(half, gamma).rho for half in halves)
-    kinds: dict[str, tuple[Correlation, ...]] = {
-        "U": (0, 0),
-        "F": ("full", "full"),
-        "rho": rhos,
-    }
+    parts = folds(len(real.lengths))
+    rhos = [fit(_without(real, part), gamma).rho for part in range(parts)]
+    found: dict[Correlation, dict[int, Windows]] = {}
+
+    def windows_of(name: str, part: int) -> dict[int, Windows]:
+        """All windows of an estimator; its rho has not seen this part."""
+        if name == "members alone":
+            return alone
+        kinds: dict[str, Correlation] = {"U": 0, "F": "full", "rho": rhos[part]}
+        kind = kinds[name]
+        if kind not in found:
+            found[kind] = {n: windows(real, n, gamma, kind) for n in STEPS}
+        return found[kind]
+
     for name in ESTIMATORS:
-        # The rho of a half's windows comes from the other half.
-        parts = [
-            _alone_half(alone, half)
-            if name == "members alone"
-            else {
-                n: windows(halves[half], n, gamma, kinds[name][1 - half]) for n in STEPS
-            }
-            for half in (0, 1)
-        ]
-        parts = [{n: w for n, w in part.items() if len(w.error)} for part in parts]
-        rho = float(np.mean(rhos)) if name == "rho" else math.nan
+        by_part = [windows_of(name, part) for part in range(parts)]
         for corrected in (False, True):
-            scales = [
-                _scale(parts[1 - half].values()) if corrected else 1.0
-                for half in (0, 1)
-            ]
             for n in STEPS:
-                error, sigma = (
-                    np.concatenate(
-                        [
-                            unit * factor * getattr(part[n], field)
-                            for part, factor in zip(parts, factors, strict=True)
-                            if n in part
-                        ]
-                        or [np.zeros(0)]
-                    )
-                    for field, factors in (("error", [1.0, 1.0]), ("sigma", scales))
-                )
-                if not len(error):
+                every = [own[n] for own in by_part]
+                if not enough(every[0].episode):
                     continue
-                found = calibration(error, sigma)
+                scales = [1.0] * parts
+                if corrected:
+                    scales = [_scale(w, part, parts) for part, w in enumerate(every)]
+                error, sigma = (
+                    unit * np.concatenate(values)
+                    for values in zip(
+                        *(
+                            (w.error[own], scale * w.sigma[own])
+                            for part, (w, scale) in enumerate(
+                                zip(every, scales, strict=True)
+                            )
+                            for own in [w.episode % parts == part]
+                        ),
+                        strict=True,
+                    )
+                )
+                score = calibration(error, sigma)
                 yield Row(
                     estimator=name,
                     recalibrated=corrected,
                     n=n,
                     windows=len(error),
-                    mean_z_squared=found.mean_z_squared,
-                    nll=found.gaussian_nll,
-                    crps=found.crps,
+                    mean_z_squared=score.mean_z_squared,
+                    nll=score.gaussian_nll,
+                    crps=score.crps,
                     coverage_90=float(np.mean(np.abs(error) <= _REACH * sigma)),
-                    spearman=found.spearman,
-                    sharpness=found.mean_sigma,
+                    spearman=score.spearman,
+                    sharpness=score.mean_sigma,
                     scale=float(np.mean(scales)),
-                    rho=rho,
+                    rho=float(np.mean(rhos)) if name == "rho" else math.nan,
                 )
 
 
 _REACH = NormalDist().inv_cdf(0.5 + LEVEL / 2)
 
 
-def _half(real: RealSteps, half: int) -> RealSteps:
-    """Every other episode, so that no trend falls into one half."""
-    mine = slice(half, None, 2)
+def _without(real: RealSteps, part: int) -> RealSteps:
+    """All episodes but those of one part."""
+    episodes = np.arange(len(real.lengths))
+    others = episodes % folds(len(episodes)) != part
     return RealSteps(
-        real.member_q[:, mine],
-        real.real_q[mine],
-        real.lengths[mine],
-        real.terminated[mine],
+        real.member_q[:, others],
+        real.real_q[others],
+        real.lengths[others],
+        real.terminated[others],
     )
 
 
-def _alone_half(alone: dict[int, Windows], half: int) -> dict[int, Windows]:
-    return {
-        n: Windows(*(field[w.episode % 2 == half] for field in w))
-        for n, w in alone.items()
-    }
-
-
-def _scale(found: Iterable[Windows]) -> float:
-    """c, in which every n has the same say."""
-    squares = [float(np.mean((w.error / w.sigma) ** 2)) for w in found]
-    if not squares or not all(square > 0 for square in squares):
+def _scale(found: Windows, part: int, parts: int) -> float:
+    """c_n, from all episodes but those of one part."""
+    others = found.episode % parts != part
+    square = float(np.mean((found.error[others] / found.sigma[others]) ** 2))
+    if square == 0:
         raise UsageError(
-            "There is nothing to calibrate: the members agree everywhere, or no "
-            "prediction is finite."
+            "There is nothing to calibrate: the members predict without any error."
         )
-    return math.sqrt(float(np.mean(squares)))
+    return math.sqrt(square)
 
 
 def write(rows: Sequence[Row], out: Path) -> list[Path]:
@@ -444,8 +439,9 @@ _HEAD = f"""## Calibration by training stage
 Errors of n-step returns along fresh real episodes, in units of the task's reward; means
 over n = {", ".join(map(str, STEPS))}, as far as episodes go. U is Algorithm 1's, F the
 variance over members of the sum of their deviations, U_ρ lies between; "members alone"
-is the policy in each member by itself. Recalibrated (c): scale and ρ come from one half
-of the episodes, the scores from the other. Sharpness is the mean σ."""
+is the policy in each member by itself. Recalibrated (c): a scale for each n, and ρ,
+come from nine tenths of the episodes, the scores from the others, in turn. Sharpness is
+the mean σ."""
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -476,20 +472,41 @@ def _mean(rows: Sequence[Row], name: str) -> float:
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """How often the recalibrated uncertainties meet the targets, each n on its own."""
-    lines = []
+    """How often the recalibrated uncertainties meet the targets, and where they do not.
+
+    A stage is met where the mean over n lies within them, a pair where its n does.
+    """
+    lines, outside = [], []
     for estimator in ESTIMATORS:
         mine = [r for r in rows if r.estimator == estimator and r.recalibrated]
-        met = [
-            sum(low <= getattr(row, name) <= high for row in mine)
-            for name, (low, high) in TARGETS.items()
-        ]
         shown = "U_ρ" if estimator == "rho" else estimator
-        lines.append([shown, *(f"{number} of {len(mine)}" for number in met)])
-    targets = [
-        f"{NAMES[name]}: {low} to {high}" for name, (low, high) in TARGETS.items()
+        cells = [shown]
+        for name, (low, high) in TARGETS.items():
+            stages: dict[tuple[Any, ...], list[Row]] = {}
+            for row in mine:
+                stages.setdefault((row.task, row.run, row.real_steps), []).append(row)
+            means = [_mean(stage, name) for stage in stages.values()]
+            single = [getattr(row, name) for row in mine]
+            for values in (means, single):
+                met = sum(low <= value <= high for value in values)
+                cells.append(f"{met} of {len(values)}")
+            outside += [
+                f"- {shown}, {row.task} after {row.real_steps}, n = {row.n}: "
+                f"{NAMES[name]} {value:.2f}"
+                for row, value in zip(mine, single, strict=True)
+                if not low <= value <= high
+            ]
+        lines.append(cells)
+    titles = [
+        f"{NAMES[name]}, {low} to {high}: {what}"
+        for name, (low, high) in TARGETS.items()
+        for what in ("stages", "single n")
     ]
-    return (
-        "How many of the pairs of a stage and an n lie within the targets:\n\n"
-        + markdown_table(["recalibrated", *targets], lines)
-    )
+    table = markdown_table(["recalibrated", *titles], lines)
+    parts = [
+        "How many stages (means over n), and how many pairs of a stage and an n, lie "
+        f"within the targets:\n\n{table}"
+    ]
+    if outside:
+        parts.append("Outside:\n\n" + "\n".join(outside))
+    return "\n\n".join(parts)

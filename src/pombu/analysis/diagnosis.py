@@ -4,7 +4,7 @@
 by `pombu.analysis.verdict`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -366,26 +366,26 @@ def _reliability_of(
         episodes,
         learner.task.horizon,
     )
-    plain = _coverage(real, gamma, 0.0, 1.0)
+    plain = _coverage(real, gamma, 0.0, lambda n: 1.0)
     if plain is None:
         return None
     fitted = state.calibration
     corrected = None
     if fitted is not None and int(fitted.episodes):
-        corrected = _coverage(real, gamma, float(fitted.rho), float(fitted.scale))
+        corrected = _coverage(real, gamma, float(fitted.rho), fitted.scale_for)
     nominal = np.linspace(0.0, 1.0, len(plain))
     return Reliability(nominal, plain, corrected)
 
 
 def _coverage(
-    real: RealSteps, gamma: float, rho: float, scale: float
+    real: RealSteps, gamma: float, rho: float, scale_for: Callable[[int], float]
 ) -> np.ndarray | None:
     """Observed shares by level, the mean over all n that have errors."""
     curves = []
     for n in STEPS:
         found = windows(real, n, gamma, rho)
         if len(found.error):
-            curves.append(coverage_curve(found.error, scale * found.sigma)[1])
+            curves.append(coverage_curve(found.error, scale_for(n) * found.sigma)[1])
     return np.mean(curves, 0) if curves else None
 
 

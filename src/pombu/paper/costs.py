@@ -116,7 +116,10 @@ def _reproduce_from(request: Request) -> dict[str, Any]:
 
 def _jobs(profile: Profile) -> list[Job]:
     """Every run of the paper's items, once although items share them."""
-    others = (*PAGES, "uncertainty-inside", "uncertainty-inside-cheetah")
+    others = (
+        *(*PAGES, "calibrated-doubt"),
+        *("uncertainty-inside", "uncertainty-inside-cheetah"),
+    )
     items = [find(name).item for name in names() if name not in others]
     panels = [panel for item in items if item for panel in item.panels(profile)]
     return longest(job for p in panels for arm in p.arms for job in p.jobs(arm))

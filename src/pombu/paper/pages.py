@@ -14,6 +14,7 @@ from pombu.analysis.calibration_study import text_of as stages_text
 from pombu.analysis.plots import markdown_table
 from pombu.errors import UsageError
 from pombu.paper import Profile
+from pombu.paper.calibrated_doubt import NAME, doubt_part
 from pombu.paper.claims import write_claims
 from pombu.paper.experiments import Reproduction
 from pombu.paper.point_experiment import FLAT, TIMED, stage_title
@@ -120,6 +121,7 @@ def _write_uncertainty_page(profile: Profile, out: Path) -> dict[str, Any]:
         _independence_part(scores),
         _scatter_part(pairs),
         *_stages_part(folder / "stages"),
+        *_doubt_part(out / NAME / "summary.json"),
     ]
     page.write_text("\n\n".join(parts) + "\n")
     return {
@@ -285,6 +287,11 @@ def _stages_part(folder: Path) -> list[str]:
     """Calibration of stored runs by training stage, once it was measured."""
     table = folder / "calibration-study.csv"
     return [stages_text(read_stages(table))] if table.exists() else []
+
+
+def _doubt_part(summary: Path) -> list[str]:
+    """Whether calibrated doubt learns better, once it was tried."""
+    return [doubt_part(json.loads(summary.read_text()))] if summary.exists() else []
 
 
 def _score_table(name: str, found: dict[str, Any]) -> str:

@@ -295,6 +295,7 @@ _MODULES = {
     "appendix-long": "learning_curves",
     "appendix-noise": "learning_curves",
     "appendix-training": "learning_curves",
+    "calibrated-doubt": "calibrated_doubt",
     "costs": "costs",
     "figure-1": "point_figures",
     "figure-1-code": "point_figures",

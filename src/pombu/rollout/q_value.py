@@ -10,7 +10,7 @@ run anyway and never learned from. All members predict every step of them once;
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -35,7 +35,14 @@ from pombu.uncertainty.algorithm1 import (
     propagate_correlated,
     standard_deviation,
 )
-from pombu.uncertainty.n_step import LEAST_EPISODES, RealSteps, fit, scale_of
+from pombu.uncertainty.n_step import (
+    LEAST_EPISODES,
+    STEPS,
+    RealSteps,
+    fit,
+    scale_for,
+    scale_of,
+)
 from pombu.uncertainty.recalibration import require_level
 
 
@@ -45,13 +52,25 @@ class Calibrated(eqx.Module):
     rho: np.ndarray
     """Correlation of the errors of neighbouring steps."""
     scale: np.ndarray
-    """Factor of sigma, once errors depend so."""
+    """Factor of sigma, once errors depend so, for returns of any length together."""
     coverage: np.ndarray
     """Share of held-out errors in the corrected 90 % interval."""
     spearman: np.ndarray
     """Rank correlation of abs(error) and sigma; NaN where one of them is constant."""
     episodes: np.ndarray
     """Real episodes it was fitted to; 0 where it was not."""
+    scales: np.ndarray = field(default_factory=lambda: np.full(len(STEPS), np.nan))
+    """Factors of sigma for returns of `STEPS` steps; NaN where they are not known, as
+    for lengths that too few episodes reach."""
+
+    def scale_for(self, steps: int) -> float:
+        """The factor of sigma for returns of so many steps."""
+        known = {
+            n: float(scale)
+            for n, scale in zip(STEPS, self.scales, strict=True)
+            if np.isfinite(scale)
+        }
+        return scale_for(steps, known) if known else float(self.scale)
 
     def metrics(self) -> dict[str, float]:
         """For `metrics.csv`; nothing where there is no correction."""
@@ -97,6 +116,7 @@ def calibration_of(
         np.asarray(found.coverage),
         np.asarray(found.spearman),
         np.asarray(found.episodes),
+        np.array([found.scales.get(n, np.nan) for n in STEPS]),
     )
 
 
@@ -386,6 +406,7 @@ def interval(
     found: QEstimate,
     calibrated: Calibrated | None,
     rollouts: int,
+    steps: int,
     level: float = 0.9,
     of_return: bool = False,
 ) -> tuple[Float64[ndarray, " n"], Float64[ndarray, " n"]]:
@@ -399,6 +420,7 @@ def interval(
         found: Q-values for the rho of `calibrated`.
         calibrated: the correction.
         rollouts: imagined trajectories per Q-value.
+        steps: of these trajectories; the scale of sigma is that of such returns.
         level: in (0, 1).
         of_return: whether the interval is to hold single returns, with the noise of
             policy and environment, instead of their mean Q.
@@ -417,9 +439,8 @@ def interval(
             "or more."
         )
     share = 1.0 / rollouts + float(of_return)
-    variance = (float(calibrated.scale) * sigma) ** 2 + share * np.nan_to_num(
-        noise
-    ) ** 2
+    scaled = calibrated.scale_for(steps) * sigma
+    variance = scaled**2 + share * np.nan_to_num(noise) ** 2
     half = NormalDist().inv_cdf(0.5 + level / 2) * np.sqrt(variance)
     known = np.isfinite(q)
     centre = np.where(known, q, 0.0)

@@ -14,6 +14,7 @@ from pombu.training.run import RunSpec
 DISTINGUISHING = (
     *("alpha", "minimum_kl", "beta", "exploration.policies"),
     *("model.kind", "model.reward", "returns.uncertainty_units"),
+    *("returns.correlation", "returns.recalibrate", "value.clock"),
     *("draw", "stop_rule.use", "kappa", "weighting"),
 )
 """Options by which a run of the same algorithm and preset is another experiment."""

@@ -369,6 +369,10 @@ def state_from_bytes(data: bytes, template: S) -> S:
     for start, how in getattr(template, "replaced", {}).items():
         if any(name.startswith(start) for name in arrays):
             raise ReplacedError(how)
+    # What an earlier version did not write stays as a fresh state has it.
+    for path, leaf in leaves:
+        if _name(path) in getattr(template, "added", ()):
+            arrays.setdefault(_name(path), _plain(_name(path), leaf))
     if odd := sorted(names ^ set(arrays)):
         where = "not in it" if odd[0] in names else "unknown"
         raise UsageError(f"{odd[0]} is {where}")

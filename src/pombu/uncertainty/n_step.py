@@ -7,14 +7,19 @@ n one-step errors, and its predicted variance follows from the members' deviatio
 the same steps (U, rho or F; see `pombu.uncertainty.algorithm1`). So a single prediction
 per real step, on episodes that were not learned from, tells
 
-- rho: errors of different steps depend just so that mean z^2 is the same for all n;
-- c: the scale, with c^2 that common mean z^2.
+- rho: errors of different steps depend just so that z is of the same size for all n;
+- c: the scale, with c^2 the mean z^2 over all n;
+- c_n: the scale of returns of n steps alone. No rho makes z equally large for every n:
+  an error that all members share grows with n faster than any disagreement does, and
+  the few numbers behind a single step's sigma give z heavy tails that a sum of many
+  steps has not. c is then too large for some n and too small for others; c_n is right
+  for each, and an interval takes that of its own length.
 
 Plain NumPy; windows of n steps overlap, so episodes are the unit of evidence.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -40,6 +45,8 @@ LEAST_EPISODES = LEAST_GROUPS["scale"]
 """Real episodes that a fit needs."""
 LEVEL = 0.9
 """The interval whose coverage is reported."""
+FOLDS = 10
+"""Parts of the episodes, at most, each of which is judged by what the others say."""
 
 
 class RealSteps(NamedTuple):
@@ -73,10 +80,14 @@ class Fitted(NamedTuple):
     rho: float
     """Correlation of the errors of neighbouring steps."""
     scale: float
-    """c, by which sigma is to be multiplied."""
+    """c, by which sigma is to be multiplied whatever n is."""
+    scales: dict[int, float]
+    """c_n, by which sigma of a return of n steps is to be multiplied; without an n that
+    fewer than `LEAST_EPISODES` episodes reach."""
     coverage: float
-    """Share of held-out errors inside the corrected 90 % interval: rho and c come from
-    one half of the episodes, the errors from the other, and the other way round."""
+    """Share of held-out errors inside the 90 % interval corrected by c_n, the mean over
+    n: rho and c_n come from nine tenths of the episodes, the errors from the others, in
+    turn (from all but one, where there are fewer than ten)."""
     spearman: float
     """Rank correlation of abs(error) and sigma for the longest returns; NaN where one
     of the two does not vary."""
@@ -133,7 +144,7 @@ def mean_z_squared(
 def fit(
     real: RealSteps, gamma: float, ddof: int = 0, steps: Sequence[int] = STEPS
 ) -> Fitted:
-    """Fit rho and the scale to real episodes, and judge both by halves.
+    """Fit rho and the scales to real episodes, and judge them by parts of these.
 
     Raises:
         UsageError: There are fewer than `LEAST_EPISODES`, or nothing to compare: the
@@ -142,33 +153,52 @@ def fit(
     episodes = _require_episodes(real)
     # 1. Every return's error and its sigma for every rho.
     errors, deviations = _one_step(real)
-    by_n = [
-        _for_every_rho(_cut(errors, deviations, real, n, gamma), gamma, ddof)
+    by_n = {
+        n: _for_every_rho(_cut(errors, deviations, real, n, gamma), gamma, ddof)
         for n in steps
-    ]
-    by_n = [found for found in by_n if len(found.error)]
-    # 2. rho and c from all episodes.
-    rho, scale = _rho_and_scale([found.z**2 for found in by_n])
-    # 3. Coverage by halves: every other episode, so that no trend falls into one half.
-    covered = []
-    for half in (0, 1):
-        judged = [found.episode % 2 == half for found in by_n]
-        seen = [f.z[:, ~own] ** 2 for f, own in zip(by_n, judged, strict=True)]
-        other, factor = _rho_and_scale([z for z in seen if z.size])
-        reach = NormalDist().inv_cdf(0.5 + LEVEL / 2) * factor
-        covered += [
-            float(np.mean(np.abs(f.z[other, own]) <= reach))
-            for f, own in zip(by_n, judged, strict=True)
-            if own.any()
-        ]
-    longest = by_n[-1]
+    }
+    by_n = {n: found for n, found in by_n.items() if len(found.error)}
+    # 2. rho and the scales from all episodes.
+    rho, scale = _rho_and_scale([found.z**2 for found in by_n.values()])
+    scales = {
+        n: math.sqrt(float(np.mean(found.z[rho] ** 2)))
+        for n, found in by_n.items()
+        if enough(found.episode)
+    }
+    longest = by_n[max(by_n)]
     return Fitted(
         RHOS[rho],
         scale,
-        float(np.mean(covered)),
+        scales,
+        _coverage(list(by_n.values()), episodes),
         spearman(np.abs(longest.error), longest.sigma[rho]),
         episodes,
     )
+
+
+def folds(episodes: int) -> int:
+    """Into how many parts so many episodes are divided; number e is in e % parts.
+
+    Every so manieth episode makes a part, so that no trend falls into one of them.
+    """
+    return min(FOLDS, episodes)
+
+
+def enough(episode: Int[ndarray, " w"]) -> bool:
+    """Whether windows come from as many episodes as a scale needs."""
+    return len(np.unique(episode)) >= LEAST_EPISODES
+
+
+def scale_for(n: int, scales: Mapping[int, float]) -> float:
+    """c_n for any n: between two known ones by log n, beyond them the nearest.
+
+    Args:
+        n: steps of a return, 1 or more.
+        scales: c_n by n, at least one.
+    """
+    known = sorted(scales)
+    logs = [math.log(scales[one]) for one in known]
+    return math.exp(np.interp(math.log(n), [math.log(one) for one in known], logs))
 
 
 def scale_of(
@@ -303,11 +333,31 @@ def _correlated(
     return np.asarray(variance)
 
 
-def _rho_and_scale(z_squared: Sequence[Float64[ndarray, "R _"]]) -> tuple[int, float]:
-    """Which rho makes mean z^2 flattest over n, and the root of its level.
+def _coverage(by_n: Sequence[_ForEveryRho], episodes: int) -> float:
+    """Mean over n of the share of errors in the corrected interval, part by part."""
+    parts = folds(episodes)
+    reach = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+    inside: list[list[ndarray]] = [[] for _ in by_n]
+    for part in range(parts):
+        seen = [found.z[:, found.episode % parts != part] ** 2 for found in by_n]
+        rho, scale = _rho_and_scale([z for z in seen if z.size])
+        for found, z, covered in zip(by_n, seen, inside, strict=True):
+            # A length that no other episode has is judged by what all lengths say.
+            factor = math.sqrt(float(np.mean(z[rho]))) if z.size else scale
+            own = found.episode % parts == part
+            covered.append(np.abs(found.z[rho, own]) <= reach * factor)
+    return float(np.mean([np.mean(np.concatenate(covered)) for covered in inside]))
 
-    Flat is least variance of log mean z^2. Where only one n can be compared nothing
-    speaks for any dependence, and rho is 0.
+
+def _rho_and_scale(z_squared: Sequence[Float64[ndarray, "R _"]]) -> tuple[int, float]:
+    """Which rho makes z most alike over n, and the root of the level of mean z^2.
+
+    Alike is least variance of the log of the median of z^2. The mean would prefer too
+    small a rho where members are few: sigma^2 of a single step is then an estimate from
+    few numbers, which alone raises mean z^2 of n = 1 to twice that of many steps
+    (`expected_z_squared`), and a rho that is too small raises the others to meet it. A
+    few wild windows do not move the median, either. Where only one n can be compared
+    nothing speaks for any dependence, and rho is 0.
 
     Args:
         z_squared: for every n, z^2 of its windows for each of `RHOS`.
@@ -318,5 +368,8 @@ def _rho_and_scale(z_squared: Sequence[Float64[ndarray, "R _"]]) -> tuple[int, f
             "There is nothing to calibrate: the members agree everywhere, predict "
             "without any error, or no prediction is finite."
         )
-    best = int(np.argmin(np.var(np.log(means), axis=0)))
+    # Where most errors are exactly 0 their median has no logarithm.
+    tiny = np.finfo(np.float64).tiny
+    sizes = np.log(np.maximum([np.median(z, axis=1) for z in z_squared], tiny))
+    best = int(np.argmin(np.var(sizes, axis=0)))
     return best, math.sqrt(float(means[:, best].mean()))

@@ -8,10 +8,10 @@ first, every evaluated policy has learned from exactly the real steps counted so
 MEPPO is the same with alpha = 0, beta = 0 and no exploration policies.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -78,6 +78,9 @@ from pombu.training.algorithm import StageTimer
 
 class State(WithEnsemble):
     """Everything that a run is, beside its episodes."""
+
+    added: ClassVar[Collection[str]] = ("calibration/scales",)
+    """Arrays that earlier versions did not write: not known is what they start with."""
 
     alpha: np.ndarray
     """The penalty's weight now."""

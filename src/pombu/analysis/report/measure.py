@@ -147,7 +147,7 @@ def calibrate(algorithm: Algorithm[Any], state: Any, seed: int = 0) -> Calibrate
     corrected = state.calibration
     if corrected is not None and int(corrected.episodes):
         found = q_estimate(*pairs, jnp.float32(corrected.rho))
-        uncertainty = float(corrected.scale) * found.sigma
+        uncertainty = corrected.scale_for(rules.horizon) * found.sigma
     else:
         uncertainty = q_uncertainty(*pairs)
     model = np.where(np.asarray(sound), np.asarray(imagined, float), np.nan)
@@ -276,7 +276,8 @@ def measure_intervals(
         keys.jax("imagined"),
         jnp.float32(state.calibration.rho),
     )
-    low, high = interval(found, state.calibration, ROLLOUTS, level, of_return=True)
+    whole = learner.task.horizon
+    low, high = interval(found, state.calibration, ROLLOUTS, whole, level, True)
     returns = learner.rules.returns
     clip = np.inf if returns.reward_clip is None else returns.reward_clip
     discounts = returns.gamma ** np.arange(learner.task.horizon)
