@@ -19,7 +19,7 @@ from pombu.envs.contract import Contract, Part
 from pombu.envs.environment import Array32
 from pombu.envs.task import Task
 from pombu.envs.wrappers import StackedContract
-from pombu.errors import UsageError
+from pombu.errors import UsageError, require_seed
 
 Verdict = Literal["pass", "warn", "fail"]
 
@@ -89,6 +89,7 @@ def check(
     """Take real steps and say what agrees with the contract and what does not."""
     if steps < 1:
         raise UsageError(f"steps is {steps}: give 1 or more real steps to compare.")
+    require_seed(seed)
     env = task.make()
     try:
         walk, again = (_walk(task, env, steps, seed) for _ in range(2))
