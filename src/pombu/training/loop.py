@@ -404,6 +404,7 @@ class _Loop(Generic[S]):
             state=self.state,
             folder=None if self.run is None else self.run.path,
             offline=self.limits.offline,
+            last_iteration=None if self.run is None else self.run.spec.last_iteration,
         )
 
 
