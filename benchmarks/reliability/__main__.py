@@ -39,23 +39,25 @@ MEANING = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help="all by default")
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; or all")
     parser.add_argument("--share", type=float, default=1.0, help="of the trials")
     parser.add_argument("--out", type=Path, default=Path("results"))
     given = parser.parse_args(arguments)
     parts = given.parts or list(PARTS)
     file = given.out / "reliability.json"
-    found = json.loads(file.read_text()) if file.exists() else {}
+    found = kept_in(file)
     given.out.mkdir(parents=True, exist_ok=True)
     # Kills fork, and JAX must not have started by then: they come first.
     for part in (one for one in PARTS if one in parts):
-        found[part] = {
+        new = {
             "share": given.share,
             "python": platform.python_version(),
             "cores": len(os.sched_getaffinity(0)),
             "ways": tried(part, given.share),
         }
-        # Other parts keep what came of them the last time.
+        # Other parts keep what came of them the last time, or in another process.
+        found = {**kept_in(file), part: new}
+        found = {name: found[name] for name in PARTS if name in found}
         file.write_text(json.dumps(found, indent=2) + "\n")
         file.with_suffix(".md").write_text(page(found))
     bad = bad_of(found)
@@ -63,6 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(one)
     print(f"{given.out / 'reliability.md'}: {len(bad)} bad outcomes.")
     return 1 if bad else 0
+
+
+def kept_in(file: Path) -> dict[str, Any]:
+    """What came of the parts that were tried."""
+    return json.loads(file.read_text()) if file.exists() else {}
 
 
 def tried(part: str, share: float) -> dict[str, Any]:

@@ -146,9 +146,14 @@ def _resume(folder: Path) -> tuple[Answer, Any]:
     ]
 
 
-def _evaluate(folder: Path) -> tuple[Answer, Any]:
-    answer = command(["evaluate", str(folder), "--episodes", "2", "--json"])
+def _evaluate(folder: Path, which: str = "last") -> tuple[Answer, Any]:
+    flags = ["--episodes", "2", "--checkpoint", which, "--json"]
+    answer = command(["evaluate", str(folder), *flags])
     return answer, _json(answer)
+
+
+def _evaluate_best(folder: Path) -> tuple[Answer, Any]:
+    return _evaluate(folder, "best")
 
 
 def _report(folder: Path) -> tuple[Answer, Any]:
@@ -217,6 +222,7 @@ def _of_a_file(
 READERS: dict[str, Callable[[Path, Path], tuple[Answer, Any]]] = {
     "resume": _of_a_run(_resume),
     "evaluate": _of_a_run(_evaluate),
+    "evaluate the best": _of_a_run(_evaluate_best),
     "report": _of_a_run(_report),
     "export": _of_a_run(_export),
     "--data of a run": _of_a_run(_learn_from),

@@ -14,6 +14,9 @@ import typing
 from collections.abc import Iterator
 from typing import Annotated, Any
 
+SEEDS = 2**32
+"""Seeds are smaller than this."""
+
 
 class PombuError(Exception):
     """Anything pombu reports to a user in one sentence."""
@@ -159,3 +162,15 @@ def _annotated(hint: Any) -> Iterator[tuple[type, Range]]:
     else:
         for part in typing.get_args(hint):
             yield from _annotated(part)
+
+
+def require_seed(seed: Any) -> None:
+    """Refuse what is no seed.
+
+    JAX would silently use the last 32 bits, so that two seeds gave the same run.
+    """
+    whole = isinstance(seed, numbers.Integral) and not isinstance(seed, bool)
+    if not (whole and 0 <= seed < SEEDS):
+        raise UsageError(
+            f"seed is {seed!r}: it must be a whole number from 0 to {SEEDS - 1}."
+        )

@@ -6,16 +6,10 @@ drawn, and no stage can disturb another's stream.
 """
 
 import zlib
-from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
-
-from pombu.errors import UsageError
-
-SEEDS = 2**32
-"""Seeds are smaller than this."""
 
 
 class Keys:
@@ -40,18 +34,6 @@ class Keys:
         """Reset seeds of real episodes."""
         sequence = np.random.SeedSequence(self.numpy(stage))
         return [int(seed) for seed in sequence.generate_state(number) >> 1]
-
-
-def require_seed(seed: Any) -> None:
-    """Refuse what is no seed.
-
-    JAX would silently use the last 32 bits, so that two seeds gave the same run.
-    """
-    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
-    if not (whole and 0 <= seed < SEEDS):
-        raise UsageError(
-            f"seed is {seed!r}: it must be a whole number from 0 to {SEEDS - 1}."
-        )
 
 
 def _name(stage: str) -> int:

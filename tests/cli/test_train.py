@@ -12,6 +12,7 @@ import pytest
 
 from pombu.cli import main
 from pombu.cli.train import last_value, parse_train
+from pombu.training import checkpoint
 from pombu.training.metrics import deterministic, read_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -208,6 +209,10 @@ def test_presets_are_listed_and_read(capsys: pytest.CaptureFixture[str]) -> None
         ("evaluate nowhere", "nowhere is not a run folder"),
         ("resume", "pombu resume needs PATH: the run folder"),
         ("presets --preset fastest", "fastest"),
+        ("check-env Point2D --seed=-1", "seed is -1"),
+        ("check-env Point2D --seed 5000000000", "seed is 5000000000"),
+        ("results --out=", "out is '.': name a folder"),
+        ("results --out ..", "out is '..': name a folder"),
     ],
 )
 def test_bad_requests_are_one_line_and_leave_nothing(
@@ -241,6 +246,39 @@ def test_a_refused_request_leaves_the_config_as_it_was(
     assert main(["resume", str(trained), "--total-steps", "0"]) == 2
     assert "total_steps is 0" in capsys.readouterr().err
     assert (trained / "config.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["video", "diagnose", "evaluate"])
+def test_a_seed_is_a_whole_number_from_zero_on(
+    command: str, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(trained), "--seed=-1"]) == 2
+    assert "seed is -1: it must be a whole number" in capsys.readouterr().err
+
+
+def test_nothing_is_kept_beside_a_page_without_a_name(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for out in ("", ".", "..", "/"):
+        assert main(["results", str(trained), f"--out={out}"]) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_best_checkpoint_is_not_guessed(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where one does not tell its return, another may only seem to be the best."""
+    every = checkpoint.paths(run)
+    file = every[0] / "manifest.json"
+    file.write_bytes(file.read_bytes()[:-9])
+    for flags in ([], ["--checkpoint", "best"]):
+        code = main(["evaluate", str(run), "--episodes", "1", *flags])
+        assert code == len(flags) // 2
+    said = capsys.readouterr().err
+    others = ", ".join(path.name for path in every[1:])
+    assert f"{file} is damaged" in said
+    assert f"Other checkpoints: {others};" in said
 
 
 def test_no_checkpoint_no_evaluation(

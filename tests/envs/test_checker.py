@@ -1,12 +1,15 @@
 """The checker finds what is wrong, and nothing where nothing is."""
 
 import re
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from pombu.envs import CATALOGUE, Report, check, load
-from pombu.envs.checker import kolmogorov_smirnov
+from pombu.envs.checker import Walk, _bounds, kolmogorov_smirnov
 from pombu.errors import UsageError
 
 
@@ -65,6 +68,33 @@ def test_without_a_contract_it_says_what_pombu_does_instead() -> None:
     assert "learn it beside the dynamics" in text
     assert "never terminate" in text
     assert "reuse observed starts" in text
+
+
+def test_bounds_tell_what_is_odd_and_nothing_else() -> None:
+    env: gymnasium.Env[Any, Any] = gymnasium.Env()
+    env.observation_space = spaces.Box(-1, 1, (2,))
+
+    def said(first: list[float], second: list[float]) -> str:
+        seen = np.array([first, second], np.float32).T
+        walk = Walk(
+            obs=seen[:1],
+            actions=seen[:1],
+            next_obs=seen[1:],
+            rewards=np.zeros(1),
+            terminated=np.zeros(1, bool),
+            seen=seen,
+            type_faults=frozenset(),
+        )
+        found = _bounds(walk, env)
+        return f"{found.verdict}: {found.detail}"
+
+    assert said([0, 1], [0, 0.5]) == (
+        "pass: all observed numbers lie in their space (seen: 0 to 1)"
+    )
+    assert said([0, 1], [0, 0]) == "warn: 1 of 2 entries never change (seen: 0 to 1)"
+    assert said([0, 3], [0, 1]) == (
+        "warn: 1 of 4 observed numbers lie outside their space (seen: 0 to 3)"
+    )
 
 
 def test_unseeded_environment_fails_determinism() -> None:

@@ -67,8 +67,10 @@ def test_joints_name_what_a_cheetah_sees() -> None:
         ((50,) * 10, (False,) * 10, None),
         ((50,) * 9 + (49,), (True,) * 10, None),
         ((50,), (True,), None),
+        ((5,) * 4, (True,) * 4, None),
+        ((5,) * 12, (True,) * 12, 5),
     ],
-    ids=["like clockwork", "truncated", "one sooner", "a single one"],
+    ids=["like clockwork", "truncated", "one sooner", "single", "short", "many short"],
 )
 def test_ends_like_clockwork_are_a_time_limit(
     lengths: tuple[int, ...], ends: tuple[bool, ...], expected: int | None

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from pombu import POMBU, UsageError
+from pombu import POMBU, RunError, UsageError
 from pombu.algorithms.registry import begin_from
 from pombu.cli import main
 from pombu.data import read_logged, write_logged
 from pombu.data.episodes import to_bytes, write_kept
 from pombu.envs import EnvConfig, Episode, collect, load
 from pombu.files import DamagedFileError
+from pombu.training import checkpoint
 from pombu.training.checkpoint import shard_checksums
 from pombu.training.metrics import NonFiniteError
 from pombu.training.run import open_run
@@ -85,6 +86,37 @@ def test_a_flipped_bit_in_another_runs_episodes_is_noticed(tmp_path: Path) -> No
     with pytest.raises(DamagedFileError):
         POMBU("Point2D", preset="smoke", data=folder)
     assert shard_checksums(tmp_path) == {}
+
+
+def test_what_tells_a_runs_episodes_must_be_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An earlier checkpoint knows fewer episodes: it is not taken without a word."""
+    agent = POMBU("Point2D", preset="smoke").learn(20)
+    folder = agent.save(tmp_path / "agent").parent.parent
+    agent.learn(20).save(folder)
+    known = shard_checksums(folder)
+    assert len(known) == 2
+    file = folder / "episodes" / "00000.safetensors"
+    assert known == shard_checksums(folder / "episodes") == shard_checksums(file)
+    damaged = checkpoint.paths(folder)[-1] / "manifest.json"
+    data = damaged.read_bytes()
+    for at in range(0, len(data), len(data) // 50):
+        damaged.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        for given in (folder, folder / "episodes", file):
+            with pytest.raises(RunError, match=r"manifest\.json is damaged"):
+                shard_checksums(given)
+    with pytest.raises(RunError, match=r"manifest\.json is damaged"):
+        POMBU("Point2D", preset="smoke", data=folder)
+    begin = ["train", "--env", "Point2D", "--preset", "smoke", "--data"]
+    assert main([*begin, str(folder), "--out", str(tmp_path / "out")]) == 1
+    other = tmp_path / "other"
+    agent.save(other)
+    assert main(["diagnose", str(other), "--data", str(folder)]) == 1
+    assert capsys.readouterr().err.count("manifest.json is damaged") == 2
+    damaged.unlink()
+    with pytest.raises(RunError, match="it is missing"):
+        shard_checksums(folder)
 
 
 def test_kept_episodes_are_bound_by_their_name(

@@ -11,6 +11,7 @@ from pombu.training.display import (
     PlainLines,
     display,
     duration,
+    far,
     sparkline,
 )
 from pombu.training.loop import learn
@@ -60,6 +61,15 @@ def test_plain_lines_outside_a_terminal() -> None:
     assert lines[2].startswith("iteration 1 · 24 of 48 real steps · 1,000 imagined")
     assert "left" in lines[2]
     assert len(lines) == 4
+
+
+def test_a_run_that_ends_by_its_iterations_promises_no_more_steps() -> None:
+    """Episodes of three steps: the plan says 10,000 and it will be 8 times 10."""
+    short = dataclasses.replace(PROGRESS, iteration=2, real_steps=20, last_iteration=8)
+    assert far(short) == "20 of about 80 real steps"
+    assert far(PROGRESS) == "2,000 of 10,000 real steps"
+    long = dataclasses.replace(PROGRESS, iteration=2, last_iteration=1000)
+    assert far(long) == "2,000 of 10,000 real steps"
 
 
 def test_a_live_table_on_a_terminal() -> None:

@@ -43,9 +43,16 @@ def test_accepts_numpy_jax_torch_and_lists(arrays):
     torch = pytest.importorskip("torch")
     rewards, values = (a.astype(np.float32) for a in arrays)
     want = q_uncertainty(rewards, values)
-    for convert in (jnp.asarray, torch.as_tensor, np.ndarray.tolist):
+    assert type(want) is np.ndarray
+    kinds = (jnp.asarray, jax.Array), (torch.as_tensor, torch.Tensor)
+    for convert, kind in (*kinds, (np.ndarray.tolist, jax.Array)):
         got = q_uncertainty(convert(rewards), convert(values))
+        assert isinstance(got, kind)
         np.testing.assert_allclose(got, want, rtol=1e-6)
+    for case in (0, 0.5, "full"):
+        assert type(q_uncertainty(rewards, values, correlation=case)) is np.ndarray
+    traced = jax.jit(lambda: q_uncertainty(rewards, values))()
+    np.testing.assert_allclose(traced, want, rtol=1e-6)
     with_gradient = torch.as_tensor(rewards).requires_grad_()
     np.testing.assert_allclose(q_uncertainty(with_gradient, values), want, rtol=1e-6)
 

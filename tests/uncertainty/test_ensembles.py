@@ -48,6 +48,7 @@ def test_plain_callables_of_every_kind(trajectory, expected, kind):
     states, actions = (library.asarray(x.astype(np.float32)) for x in trajectory)
     members = [member(gain) for gain in GAINS]
     got = estimate(members, value, states, actions, 0.9, reward=reward)
+    assert isinstance(got, type(states))
     np.testing.assert_allclose(got, expected, rtol=1e-4)
 
 

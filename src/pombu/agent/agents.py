@@ -42,10 +42,10 @@ from pombu.envs import EnvConfig, load, short_name
 from pombu.envs.catalogue import HERE
 from pombu.envs.collection import time_limit_warning
 from pombu.envs.task import config_of
-from pombu.errors import UsageError
+from pombu.errors import UsageError, require_seed
 from pombu.files import as_path
 from pombu.parallel import use_compilation_cache
-from pombu.rng import Keys, require_seed
+from pombu.rng import Keys
 from pombu.training import checkpoint as checkpoints
 from pombu.training import config_file
 from pombu.training.algorithm import (

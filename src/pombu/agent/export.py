@@ -19,7 +19,7 @@ from pombu.agent.numpy_policy import FORMAT, checksum
 from pombu.data import Experience
 from pombu.envs import Task
 from pombu.envs.catalogue import in_one_line
-from pombu.errors import RunError, UsageError
+from pombu.errors import RunError, UsageError, require_seed
 from pombu.files import write_atomic
 from pombu.nn import MLP, GaussianPolicy, PlainPolicy, SquashedPolicy
 from pombu.training.algorithm import Algorithm, Policy
@@ -230,6 +230,7 @@ def frames(
     task: Task, policy: Policy, seed: int, deterministic: bool = True
 ) -> tuple[list[np.ndarray], float, int]:
     """Render one episode; gives its frames, its return and its frames per second."""
+    require_seed(seed)
     try:
         env = task.make(render_mode="rgb_array")
     except (TypeError, ValueError) as error:

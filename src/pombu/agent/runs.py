@@ -106,9 +106,8 @@ def load_checkpoint(
     Raises:
         RunError: There is no checkpoint, or it is damaged.
     """
-    path = checkpoint.best(run.path)
-    if which == "last":
-        path = next(reversed(checkpoint.paths(run.path)), None)
+    every = checkpoint.paths(run.path)
+    path = next(reversed(every), None)
     if path is None:
         raise RunError(
             f"{run.path} has no checkpoint yet: train it first, by `pombu resume "
@@ -116,11 +115,16 @@ def load_checkpoint(
         )
     template = algorithm.init(run.spec.seed)
     try:
+        if which == "best":
+            # The best one cannot be known where one of them does not tell its return.
+            for one in every:
+                checkpoint.read_manifest(one)
+            path = checkpoint.best(run.path) or path
         return checkpoint.load(path, template, identity(algorithm, run))
     except DamagedFileError as error:
-        others = [one.name for one in checkpoint.paths(run.path) if one != path]
+        whole = [one.name for one in every if one != error.path.parent]
         raise RunError(
-            f"{error} Other checkpoints: {', '.join(others) or 'none'}; `pombu resume "
+            f"{error} Other checkpoints: {', '.join(whole) or 'none'}; `pombu resume "
             f"{run.named}` goes on from the last good one."
         ) from None
 

@@ -21,7 +21,7 @@ from pombu.data import Normaliser
 from pombu.dynamics.error import open_loop
 from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode, Task, collect
-from pombu.errors import RunError, UsageError
+from pombu.errors import RunError, UsageError, require_seed
 from pombu.nn import GaussianPolicy
 from pombu.parallel import jit
 from pombu.rng import Keys
@@ -167,6 +167,7 @@ def measure(
     if not len(episodes):
         raise RunError("The run has no real episodes yet: train it first.")
     # 1. Real episodes of the policy, which nothing is learned from.
+    require_seed(seed)
     task: Task = learner.task
     policy: GaussianPolicy = state.policy
     dynamics = learner.dynamics(state)

@@ -24,7 +24,7 @@ from pombu.dynamics.error import LARGEST, replay
 from pombu.dynamics.fit import fit_dynamics, fresh_ensemble
 from pombu.dynamics.model import dynamics_of
 from pombu.envs import Episode, Task, short_name
-from pombu.errors import UsageError
+from pombu.errors import UsageError, require_seed
 from pombu.parallel import Workers
 from pombu.training import checkpoint, config_file
 from pombu.training.run import Run, open_run
@@ -123,7 +123,7 @@ def _read(value: str, sizes: bool) -> object:
 
 def _iterations_of(run: Run) -> list[list[Episode]]:
     """The run's real episodes, by the checkpoint that first stored them."""
-    manifest = checkpoint.newest(run.path)
+    manifest = checkpoint.last(run.path)
     if manifest is None:
         raise UsageError(f"{run.path} has no checkpoint yet: train it first.")
     episodes = iter(load_episodes(run.path / EPISODES, manifest.shards))
@@ -175,6 +175,8 @@ def study(
         steps: gradient steps per fit, where a variant says nothing else.
         env: the environment's name where it is code outside pombu.
     """
+    for seed in seeds:
+        require_seed(seed)
     workers = Workers()
     for folder in folders:
         run = open_run(folder)

@@ -169,6 +169,11 @@ class Results:
 
         if self.up_to is not None and self.up_to < 1:
             raise UsageError(f"up_to is {self.up_to}: it must be at least 1.")
+        if self.out.name in ("", ".."):
+            raise UsageError(
+                f"out is '{self.out}': name a folder, for the page beside it has its "
+                "name."
+            )
         kept = keep(self.runs, self.out)
         if not kept:
             raise UsageError(
@@ -252,7 +257,10 @@ class Diagnose:
             )
         loaded, episodes = found
         # 2. Compare it with real episodes, and read the run's metrics.
-        logged = None if self.data is None else read_logged(self.data, learner.task)
+        logged = None
+        if self.data is not None:
+            known = checkpoint.shard_checksums(self.data)
+            logged = read_logged(self.data, learner.task, known)
         measured = measure(
             learner, loaded.state, list(episodes), self.episodes, self.seed, logged
         )

@@ -19,7 +19,7 @@ from pombu.envs.contract import Contract, Part
 from pombu.envs.environment import Array32
 from pombu.envs.task import Task
 from pombu.envs.wrappers import StackedContract
-from pombu.errors import UsageError
+from pombu.errors import UsageError, require_seed
 
 Verdict = Literal["pass", "warn", "fail"]
 
@@ -89,6 +89,7 @@ def check(
     """Take real steps and say what agrees with the contract and what does not."""
     if steps < 1:
         raise UsageError(f"steps is {steps}: give 1 or more real steps to compare.")
+    require_seed(seed)
     env = task.make()
     try:
         walk, again = (_walk(task, env, steps, seed) for _ in range(2))
@@ -245,12 +246,16 @@ def _bounds(walk: Walk, env: Env) -> Finding:
         return Finding("bounds", "fail", detail)
     outside = int(((values < box.low) | (values > box.high)).sum())
     constant = int((values.std(axis=0) == 0).sum())
-    detail = (
-        f"{outside} of {values.size} observed entries lie outside their space (seen: "
-        f"{values.min():.4g} to {values.max():.4g}); {constant} of {values.shape[1]} "
-        "dimensions never change"
-    )
-    return Finding("bounds", "warn" if outside or constant else "pass", detail)
+    faults = []
+    if outside:
+        faults.append(
+            f"{outside} of {values.size} observed numbers lie outside their space"
+        )
+    if constant:
+        faults.append(f"{constant} of {values.shape[1]} entries never change")
+    found = "; ".join(faults) or "all observed numbers lie in their space"
+    detail = f"{found} (seen: {values.min():.4g} to {values.max():.4g})"
+    return Finding("bounds", "warn" if faults else "pass", detail)
 
 
 def _dtypes(walk: Walk, env: Env) -> Finding:

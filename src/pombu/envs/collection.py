@@ -48,6 +48,8 @@ class Episode:
 
 LEAST_ENDS = 3
 """Episodes that must end alike before a time limit is suspected."""
+LEAST_STEPS = 60
+"""Steps that they must have together: short ones end alike by chance."""
 
 
 def constant_end(lengths: Sequence[int], terminated: Sequence[bool]) -> int | None:
@@ -56,10 +58,10 @@ def constant_end(lengths: Sequence[int], terminated: Sequence[bool]) -> int | No
     A rule about states hardly ever ends all episodes after equally many steps; a time
     limit does, and is no termination. Episodes of a single step have no clock.
     """
-    ends = {n for n, over in zip(lengths, terminated, strict=True) if over}
-    if sum(terminated) < LEAST_ENDS or len(ends) != 1:
+    ends = [n for n, over in zip(lengths, terminated, strict=True) if over]
+    if len(ends) < LEAST_ENDS or sum(ends) < LEAST_STEPS or len(set(ends)) != 1:
         return None
-    steps = ends.pop()
+    steps = ends[0]
     return steps if steps > 1 and max(lengths) <= steps else None
 
 

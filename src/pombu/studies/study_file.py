@@ -12,8 +12,7 @@ from typing import Any, NoReturn, get_args, get_type_hints
 
 from pombu.algorithms import registry
 from pombu.envs import EnvConfig, resolve
-from pombu.errors import UsageError
-from pombu.rng import SEEDS
+from pombu.errors import SEEDS, UsageError
 from pombu.studies.study import Job, OverrideError, require_trusted
 from pombu.training.config_file import flat, from_json, in_words
 

@@ -43,6 +43,8 @@ class Progress:
     """The run folder, where there is one."""
     offline: int = 0
     """First iterations, which learn from stored episodes alone."""
+    last_iteration: int | None = None
+    """The iteration that ends the run, where one does: its steps may be fewer then."""
 
 
 class Callback:

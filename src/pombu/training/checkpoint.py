@@ -235,15 +235,39 @@ def newest(run: Path) -> Manifest | None:
     return None
 
 
+def last(run: Path) -> Manifest | None:
+    """What the last checkpoint says about itself; None where there is none yet.
+
+    Unlike `newest` it does not fall back on an earlier one, which knows fewer episodes.
+
+    Raises:
+        RunError: Its manifest is damaged.
+    """
+    every = paths(run)
+    try:
+        return read_manifest(every[-1]) if every else None
+    except DamagedFileError as error:
+        raise RunError(
+            f"{error} It says which episodes the run has: restore it, or remove the "
+            f"folder {every[-1]} to have those of the checkpoint before."
+        ) from None
+
+
 def shard_checksums(path: str | Path) -> dict[str, str]:
-    """The checksum of every file of episodes that a run's newest checkpoint names.
+    """The checksum of every file of episodes that a run's last checkpoint names.
 
     Args:
-        path: the run's folder, or a file of its `episodes`; anything else has none.
+        path: the run's folder, its folder `episodes` or a file there; anything else
+            has none.
+
+    Raises:
+        RunError: The checkpoint's manifest is damaged.
     """
-    path = Path(path)
-    run = path.parent.parent if path.is_file() else path
-    saved = newest(run)
+    run = Path(path).absolute()
+    for folder in (run, run.parent):
+        if folder.name == EPISODES:
+            run = folder.parent
+    saved = last(run)
     return {} if saved is None else {one.file: one.sha256 for one in saved.shards}
 
 

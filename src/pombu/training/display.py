@@ -89,7 +89,7 @@ class TimeLeft:
         if last <= first:
             return ""
         pace = (end - start) / (last - first)
-        left = max(progress.total_steps - progress.real_steps, 0)
+        left = max(steps_of(progress) - progress.real_steps, 0)
         return f"about {duration(pace * left)} left" if left else ""
 
 
@@ -197,7 +197,7 @@ class LiveTable(Callback):
         table.add_row("real returns", sparkline(progress.returns))
         times = ", ".join(f"{k} {v:.1f}" for k, v in self._last_seconds.items())
         table.add_row("stage seconds", times)
-        total, done = progress.total_steps, progress.real_steps
+        total, done = steps_of(progress), progress.real_steps
         if _is_offline(progress):
             total, done = progress.offline, progress.iteration
         table.add_row("", ProgressBar(total, done, width=60))
@@ -215,11 +215,21 @@ def _is_offline(progress: Progress) -> bool:
     )
 
 
+def steps_of(progress: Progress) -> int:
+    """The real steps at the end of the run, as far as can be told now."""
+    last, done = progress.last_iteration, progress.iteration
+    if last is None or not done:
+        return progress.total_steps
+    return min(progress.total_steps, round(progress.real_steps * last / done))
+
+
 def far(progress: Progress) -> str:
     """How far the run has come."""
     if _is_offline(progress):
         return f"{progress.iteration} of {progress.offline} iterations offline"
-    return f"{progress.real_steps:,} of {progress.total_steps:,} real steps"
+    steps = steps_of(progress)
+    about = "about " if steps < progress.total_steps else ""
+    return f"{progress.real_steps:,} of {about}{steps:,} real steps"
 
 
 def shown(progress: Progress) -> list[tuple[str, float]]:

@@ -22,10 +22,9 @@ import numpy as np
 from pombu.data.episodes import EPISODES, EpisodeStore, write_kept
 from pombu.envs import Task, collect
 from pombu.envs.collection import time_limit_warning
-from pombu.errors import RunError, UsageError
+from pombu.errors import RunError, UsageError, require_seed
 from pombu.files import write_atomic
 from pombu.parallel import usable_cores
-from pombu.rng import require_seed
 from pombu.training import checkpoint
 from pombu.training.algorithm import (
     FINAL_EPISODES,
@@ -405,6 +404,7 @@ class _Loop(Generic[S]):
             state=self.state,
             folder=None if self.run is None else self.run.path,
             offline=self.limits.offline,
+            last_iteration=None if self.run is None else self.run.spec.last_iteration,
         )
 
 

@@ -37,6 +37,7 @@ from pombu.errors import (
     UsageError,
     Whole,
     require_ranges,
+    require_seed,
 )
 from pombu.files import (
     DamagedFileError,
@@ -52,7 +53,6 @@ from pombu.files import (
     write_atomic,
 )
 from pombu.parallel import usable_cores
-from pombu.rng import require_seed
 from pombu.training import checkpoint, config_file
 from pombu.training.metrics import Row, read_rows, require_rows
 

@@ -225,9 +225,9 @@ def q_uncertainty(
 
     Returns:
         Standard deviations ``[H, ...]``; all 0 for a single member, which cannot
-        disagree. It is a PyTorch tensor, with gradients, if both arrays are; else a JAX
-        array, differentiable as well. Gradients are 0, not infinite, where members
-        agree.
+        disagree. It is a NumPy array if both arrays are, and a PyTorch tensor, with
+        gradients, if both are; else a JAX array, differentiable as well. Gradients are
+        0, not infinite, where members agree.
 
     Raises:
         UsageError: for mismatched shapes, values that are not finite, or arguments out
@@ -270,20 +270,18 @@ def q_uncertainty(
             rewards + gamma * next_values, gamma, ddof, correlation, **more
         )
     if correlation == "full":
-        return _members_scan(rewards, next_values, gamma, ddof, **more)
-    if correlation == 0:
-        return _scan(
-            rewards, next_values, gamma, ddof, more["continues"], more["beyond"]
-        )
-    return _correlated_scan(
-        rewards,
-        next_values,
-        jnp.asarray(correlation, rewards.dtype),
-        gamma,
-        ddof,
-        more["continues"],
-        more["beyond"],
-    )
+        found = _members_scan(rewards, next_values, gamma, ddof, **more)
+    elif correlation == 0:
+        rest = more["continues"], more["beyond"]
+        found = _scan(rewards, next_values, gamma, ddof, *rest)
+    else:
+        rho = jnp.asarray(correlation, rewards.dtype)
+        rest = more["continues"], more["beyond"]
+        found = _correlated_scan(rewards, next_values, rho, gamma, ddof, *rest)
+    given = (member_rewards, member_next_values)
+    in_numpy = all(isinstance(array, np.ndarray) for array in given)
+    traced = isinstance(found, jax.core.Tracer)
+    return np.asarray(found) if in_numpy and not traced else found
 
 
 @partial(jax.jit, static_argnames=("gamma", "ddof"))

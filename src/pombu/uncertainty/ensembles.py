@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float, Float64, Int
+from jaxtyping import Float, Float64, Int
 from numpy import ndarray
 
 from pombu.errors import UsageError
@@ -48,7 +48,7 @@ def estimate(
     ddof: int = 0,
     reward: Reward | None = None,
     correlation: Correlation = 0,
-) -> Float[Array, "H *batch"]:
+) -> Any:
     """Uncertainty in Q at every step of trajectories, from an ensemble and a value.
 
     Args:
@@ -64,7 +64,8 @@ def estimate(
             Algorithm 1, ``"full"`` follows every member along the trajectory.
 
     Returns:
-        Standard deviations of Q, ``[H, ...]``; ``sqrt(D^h)`` for correlation 0.
+        Standard deviations of Q, ``[H, ...]``, in the kind of array that the states
+        are; ``sqrt(D^h)`` for correlation 0.
     """
     if not members:
         raise UsageError("members is empty; give at least one function.")
@@ -73,10 +74,10 @@ def estimate(
         for k, member in enumerate(members)
     ]
     rewards, next_values = zip(*predictions, strict=True)
-    sigma: Array = q_uncertainty(
+    sigma: ndarray = q_uncertainty(
         np.stack(rewards), np.stack(next_values), gamma, ddof, correlation
     )
-    return sigma
+    return _as_given(sigma, states)
 
 
 def gaussian_member(
@@ -135,6 +136,17 @@ def _predict(
     values = _scalars(value(next_states), next_states.shape[:-1], f"value({name})")
     sampled = values.ndim > rewards.ndim
     return rewards, values.mean(axis=0) if sampled else values
+
+
+def _as_given(sigma: ndarray, given: Any) -> Any:
+    """Standard deviations as the kind of array that the states are."""
+    if isinstance(given, ndarray):
+        return sigma
+    if hasattr(given, "new_tensor"):
+        return (given if given.is_floating_point() else given.float()).new_tensor(sigma)
+    import jax.numpy as jnp
+
+    return jnp.asarray(sigma)
 
 
 def _outputs(output: Any, reward: Reward | None, name: str) -> tuple[Any, Any]:
