@@ -46,6 +46,7 @@ def record(name: str) -> dict[str, Any]:
         "imagined_steps": int(state.imagined_steps),
         "metrics": rows,
         "weights": weights_hash(state),
+        "versions": versions(),
     }
 
 
@@ -95,8 +96,7 @@ def main(path: Path, names: Sequence[str]) -> None:
     runs = json.loads(path.read_text())["runs"] if names else {}
     for name in names or registry.ALGORITHMS:
         runs[name] = record(name)
-    recorded = {"versions": versions(), "runs": runs}
-    path.write_text(json.dumps(recorded, indent=1) + "\n")
+    path.write_text(json.dumps({"runs": runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -234,11 +234,11 @@ def imagine(
             chosen = jnp.zeros(number, jnp.int32)
             ahead = dynamics.only(member).step(state, boxed)
         else:
-            chosen = kept_member
-            if chosen is None:
-                chosen = jax.random.categorical(
-                    member_key, log_weights, shape=(number,)
-                )
+            chosen = (
+                jax.random.categorical(member_key, log_weights, shape=(number,))
+                if kept_member is None
+                else kept_member
+            )
             ahead = together.step(state, boxed)
         following, raw, ended = ahead
         # 3. Rewards, next values and their disagreement, Algorithm 1's d.
