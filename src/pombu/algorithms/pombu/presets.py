@@ -99,10 +99,6 @@ ALPHA = 0.05
 deviation of uncertainty, the same for all tasks and horizons."""
 
 
-KAPPA = 0.1
-"""How much the policy of `fast` avoids uncertainty where episodes are long, in the same
-unit."""
-
 BETA = 1.0
 """Weight of the exploration bonus where exploration policies are asked for."""
 
@@ -120,15 +116,15 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
     because members that take turns average their errors out; episodes of 1000 steps
     come two at a time, with half the updates, because new data are worth most early,
     and the log-std is set back in the first two iterations alone, because with much
-    noise a fast gait falls, and a long episode has little else after that; for the same
-    reason the policy avoids uncertainty there (kappa); lambda is 0.95, because over a
-    whole episode the noise of the return hides the gain of a step; A and sqrt(D) in one
-    unit, because in units of reward the penalty falls silent as returns grow; the
-    policy itself collects, because exploration policies changed nothing with one seed
-    (docs/learning.md); members of half the width, with fits as `fast_model` says; half
-    the noise at first (`FIRST_LOG_STD`); larger rates and minibatches for policy and
-    value, because the conservative penalty, not the rate, limits the step; raw rewards
-    are cut at 20 instead of 5, which would cap the return at 1000.
+    noise a fast gait falls, and a long episode has little else after that; lambda is
+    0.95, because over a whole episode the noise of the return hides the gain of a step;
+    A and sqrt(D) in one unit, because in units of reward the penalty falls silent as
+    returns grow; the policy itself collects, because exploration policies changed
+    nothing with one seed (docs/learning.md); members of half the width, with fits as
+    `fast_model` says; half the noise at first (`FIRST_LOG_STD`); larger rates and
+    minibatches for policy and value, because the conservative penalty, not the rate,
+    limits the step; raw rewards are cut at 20 instead of 5, which would cap the return
+    at 1000.
     """
     if is_point(task):
         return _fast_point(horizon_of(task, horizon))
@@ -143,7 +139,6 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
             iterations=2 * base.iterations,
             evaluation_episodes=10,
             policy=replace(base.policy, reset_std_iterations=2),
-            kappa=KAPPA,
         )
     return replace(
         base,
