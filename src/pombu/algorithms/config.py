@@ -35,7 +35,13 @@ class Growing:
 
     def rows(self, horizon: int) -> int:
         """Real transitions to make room for."""
-        return self.capacity or self.iterations * self.trajectories * horizon
+        longest = collected_steps(self, horizon)
+        return self.capacity or self.iterations * self.trajectories * longest
+
+
+def collected_steps(config: Any, horizon: int) -> int:
+    """Steps of a real episode that is learned from, at most."""
+    return min(getattr(config, "episode_steps", None) or horizon, horizon)
 
 
 @dataclass(frozen=True)
@@ -151,7 +157,8 @@ def budget(config: Any, horizon: Callable[[], int], wanted: int | None = None) -
         UsageError: PPO would take the last of them with a learning rate of 0.
     """
     if wanted is None:
-        return int(config.iterations * config.trajectories * horizon())
+        steps = collected_steps(config, horizon())
+        return int(config.iterations * config.trajectories * steps)
     # PPO's learning rate falls to 0 at the end of the plan.
     if hasattr(config, "require_rate"):
         config.require_rate(wanted, horizon())
@@ -170,12 +177,12 @@ BRANCH_STEPS = 25
 """Steps of a virtual trajectory in `fast` presets, at most; V continues it. In longer
 ones most states are the models' own, where a better policy earns no more."""
 
-LONG_BRANCH_STEPS = 40
-"""The same where an episode has `LONG_HORIZON` steps: a fall costs the rest of it, and
-in shorter branches the policy does not see what leads to one."""
-
 LONG_HORIZON = 1000
 """From this horizon on the paper's table for long tasks holds."""
+
+EPISODE_STEPS = 200
+"""Steps after which `fast` presets cut off a long episode that is learned from, in
+pombu's own tasks: after a fall the rest of it would be data of lying on the back."""
 
 REAL_STARTS = 0.9
 """Share of virtual trajectories that begin in stored real states in `fast` presets; the
@@ -248,9 +255,7 @@ def branches(
 
     Episodes that are hardly longer than one are imagined whole.
     """
-    steps = LONG_BRANCH_STEPS if horizon >= LONG_HORIZON else BRANCH_STEPS
-    if horizon < 2 * steps:
-        steps = horizon
+    steps = horizon if horizon < 2 * BRANCH_STEPS else BRANCH_STEPS
     return ImaginationConfig(
         trajectories=trajectories(samples, steps, shards),
         shards=shards,

@@ -320,7 +320,9 @@ def _describe_model(task: Task, config: Any, report: Report) -> list[str]:
 
 def _describe_steps(task: Task, config: Any, share: float | None) -> str:
     """What an iteration costs in the real environment."""
-    most = config.trajectories * task.horizon
+    from pombu.algorithms.config import collected_steps
+
+    most = config.trajectories * collected_steps(config, task.horizon)
     least = getattr(config, "least_steps", 0)
     number = config.evaluation_episodes
     learned = (

@@ -84,6 +84,12 @@ class Task:
         """Which of reward, terminal and initial need not be learned."""
         return known_functions(self.contract)
 
+    def cut(self, steps: int | None) -> "Task":
+        """The same task with episodes of so many steps at most; None leaves them."""
+        if steps is None or steps >= self.horizon:
+            return self
+        return dataclasses.replace(self, horizon=steps)
+
     @property
     def frame_dim(self) -> int:
         """Size of the newest of the observations that a state consists of."""

@@ -17,6 +17,7 @@ from pombu.errors import (
     Iterations,
     Rows,
     Share,
+    Steps,
     UsageError,
     Whole,
     require_ranges,
@@ -59,6 +60,9 @@ class METRPOConfig(Growing):
     least_steps: Whole = 0
     """Real steps per iteration, at least: where episodes end early, more rounds of
     trajectories are collected; 0 collects a single round (paper)."""
+    episode_steps: Steps | None = None
+    """Steps after which a real episode that is learned from is cut off, which is no
+    termination; evaluations play whole ones. None does as well (paper)."""
     iterations: Iterations = 34
     """Iterations that are planned."""
     evaluation_episodes: Episodes = 20

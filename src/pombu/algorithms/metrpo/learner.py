@@ -92,7 +92,11 @@ class Learner(EnsembleLearner[METRPOConfig, State]):
         with stage("collect"):
             _, policies = self.explore(state, episodes)
             collected = gather(
-                task, policies, config.trajectories, config.least_steps, keys
+                task.cut(config.episode_steps),
+                policies,
+                config.trajectories,
+                config.least_steps,
+                keys,
             )
             episodes.append(collected)
         state, learned = self.update(state, episodes, collected, stage)

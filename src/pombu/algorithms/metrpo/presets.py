@@ -7,7 +7,9 @@ paper took its ME-TRPO column), with its batches of steps cut into the task's ep
 from dataclasses import replace
 
 from pombu.algorithms.config import (
+    EPISODE_STEPS,
     FIRST_LOG_STD,
+    LONG_HORIZON,
     branches,
     fast_baseline,
     fast_model,
@@ -61,9 +63,12 @@ def fast(task: str, horizon: int | None) -> METRPOConfig:
     if is_point(task):
         return _fast_point(horizon_of(task, horizon))
     length = horizon_of(task, horizon)
-    number = trajectories(2000, length)
+    own = length >= LONG_HORIZON and not is_foreign(task)
+    collected = EPISODE_STEPS if own else length
+    number = trajectories(2000, collected)
     return METRPOConfig(
         least_steps=min(2000, number * length) if is_foreign(task) else 0,
+        episode_steps=EPISODE_STEPS if own else None,
         trajectories=number,
         iterations=100,
         model=fast_model(task),

@@ -11,6 +11,7 @@ from pombu.errors import (
     Episodes,
     Iterations,
     Rows,
+    Steps,
     UsageError,
     Whole,
     require_ranges,
@@ -60,6 +61,9 @@ class POMBUConfig(Growing):
     least_steps: Whole = 0
     """Real steps per iteration, at least: where episodes end early, more rounds of
     trajectories are collected; 0 collects a single round (paper)."""
+    episode_steps: Steps | None = None
+    """Steps after which a real episode that is learned from is cut off, which is no
+    termination; evaluations play whole ones. None does as well (paper)."""
     iterations: Iterations = 100
     """Iterations over which learning rates fall."""
     evaluation_episodes: Episodes = 20

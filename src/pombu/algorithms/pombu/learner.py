@@ -154,7 +154,11 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
             state, explorers, sought = self.exploration(state, episodes)
         with stage("collect"):
             collected = gather(
-                self.task, explorers, config.trajectories, config.least_steps, keys
+                self.task.cut(config.episode_steps),
+                explorers,
+                config.trajectories,
+                config.least_steps,
+                keys,
             )
             episodes.append(collected)
         state, learned = self.update(state, episodes, collected, stage)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pombu.algorithms.config import (
+    EPISODE_STEPS,
     FIRST_LOG_STD,
     LONG_HORIZON,
     REWARD_CLIP,
@@ -114,32 +115,23 @@ def fast(task: str, horizon: int | None) -> POMBUConfig:
     (`presets.branches`), continued by V and, for the uncertainty, by U_psi, and cut off
     where nothing is known (`DISAGREEMENT_STOP`); a branch stays with one member,
     because members that take turns average their errors out; episodes of 1000 steps
-    come two at a time, with half the updates, because new data are worth most early,
-    and the log-std is set back in the first two iterations alone, because with much
-    noise a fast gait falls, and a long episode has little else after that; lambda is
-    0.95, because over a whole episode the noise of the return hides the gain of a step;
-    A and sqrt(D) in one unit, because in units of reward the penalty falls silent as
-    returns grow; the policy itself collects, because exploration policies changed
-    nothing with one seed (docs/learning.md); members of half the width, with fits as
-    `fast_model` says; half the noise at first (`FIRST_LOG_STD`); larger rates and
-    minibatches for policy and value, because the conservative penalty, not the rate,
-    limits the step; raw rewards are cut at 20 instead of 5, which would cap the return
-    at 1000.
+    that are learned from are cut off after 200, and all else is as with 200
+    (`EPISODE_STEPS`); lambda is 0.95, because over a whole episode the noise of the
+    return hides the gain of a step; A and sqrt(D) in one unit, because in units of
+    reward the penalty falls silent as returns grow; the policy itself collects, because
+    exploration policies changed nothing with one seed (docs/learning.md); members of
+    half the width, with fits as `fast_model` says; half the noise at first
+    (`FIRST_LOG_STD`); larger rates and minibatches for policy and value, because the
+    conservative penalty, not the rate, limits the step; raw rewards are cut at 20
+    instead of 5, which would cap the return at 1000.
     """
     if is_point(task):
         return _fast_point(horizon_of(task, horizon))
     if is_foreign(task):
         return _fast_foreign(task, horizon_of(task, horizon))
-    base = paper(task, horizon)
+    base = paper(task, None)
     if horizon_of(task, horizon) >= LONG_HORIZON:
-        base = replace(
-            base,
-            trajectories=base.trajectories // 2,
-            updates=base.updates // 2,
-            iterations=2 * base.iterations,
-            evaluation_episodes=10,
-            policy=replace(base.policy, reset_std_iterations=2),
-        )
+        base = replace(base, episode_steps=EPISODE_STEPS, evaluation_episodes=10)
     return replace(
         base,
         alpha=ALPHA,
