@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from tiny import CONFIG, change, run, same
 
+from pombu.algorithms.base import keys_of
+from pombu.algorithms.config import budget
 from pombu.algorithms.pombu.learner import Learner
 from pombu.data.episodes import EpisodeStore
 from pombu.dynamics.fit import FitReport, begin_afresh
 from pombu.envs import load
+from pombu.rollout.plan import real_starts
 from pombu.training.algorithm import StageTimer
 
 COMPILED: list[str] = []
@@ -204,3 +207,20 @@ def test_log_std_is_reset_in_the_first_iterations_only() -> None:
         object.__setattr__(narrow.policy, "log_std", state.policy.log_std - 3.0)
     narrow, row = learner.iterate(narrow, episodes, StageTimer())
     assert entropies[0] == entropies[1] == pytest.approx(row["entropy"] + 6.0)
+
+
+def test_episodes_that_are_learned_from_may_be_cut_off() -> None:
+    """Cut off, not terminated; what is evaluated is whole, and so is the time left."""
+    config = change(CONFIG, episode_steps=4, updates=1, capacity=0)
+    learner, episodes = Learner(TASK, config), EpisodeStore()
+    state, row = learner.iterate(learner.init(0), episodes, StageTimer())
+    assert [len(episode) for episode in episodes] == [4] * config.trajectories
+    assert not any(episode.terminated for episode in episodes)
+    assert int(state.real_steps) == 4 * config.trajectories
+    assert config.rows(6) == budget(config, lambda: 6) == 4 * 3 * config.iterations
+    _, whole = learner.evaluation(state, keys_of(state), StageTimer())
+    assert {len(episode) for episode in whole} == {6}
+    _, left = real_starts(TASK, list(episodes), 50, jax.random.key(0))
+    assert set(left.tolist()) == {6, 5, 4, 3}
+    assert TASK.cut(None) is TASK.cut(7) is TASK
+    assert np.isfinite(list(row.values())).all()
