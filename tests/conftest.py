@@ -20,31 +20,12 @@ if worker.startswith("gw") and hasattr(os, "sched_setaffinity"):
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-# Most tests run a program for a moment: to compile it plainly saves a third of that.
-PLAINLY = "JAX_DISABLE_MOST_OPTIMIZATIONS"
-os.environ.setdefault(PLAINLY, "1")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
 
 install_import_hook("pombu", "type_checker.check")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def compiler(request: pytest.FixtureRequest) -> None:
-    """Compile as users do in modules that are marked `optimised`, and in slow tests."""
-    marked = request.node.get_closest_marker("optimised") is not None
-    wanted = "0" if marked or runs_slow_tests(request.config) else "1"
-    if os.environ[PLAINLY] != wanted:
-        os.environ[PLAINLY] = wanted  # for subprocesses
-        jax.config.update(PLAINLY.lower(), wanted == "1")
-        jax.clear_caches()
-
-
-def runs_slow_tests(config: pytest.Config) -> bool:
-    """Whether `-m slow` was asked for."""
-    return str(config.option.markexpr).strip() == "slow"
 
 
 MOST_MAPS = 20_000

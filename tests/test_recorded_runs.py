@@ -9,8 +9,6 @@ import pytest
 from pombu.algorithms import registry
 from tools.record_runs import record
 
-pytestmark = pytest.mark.optimised
-
 RECORDED = json.loads(
     (Path(__file__).parent / "fixtures" / "recorded-runs.json").read_text()
 )

@@ -37,8 +37,6 @@ from pombu.errors import UsageError
 from pombu.nn import init_squashed
 from pombu.training.algorithm import StageTimer
 
-pytestmark = pytest.mark.optimised
-
 GAMMA, TEMPERATURE = 0.9, 0.3
 CONFIG = MBPOConfig(
     gamma=GAMMA,

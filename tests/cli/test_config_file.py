@@ -167,7 +167,7 @@ def test_another_plan_has_its_own_steps(tmp_path: Path) -> None:
         ("config.alpha = 'big'", "alpha is 'big', which is not a number"),
         ("config.model.members = 0", "model.members is 0; it must be a whole number"),
         ("config.'model.member' = 1", r"did you mean model.members\?"),
-        ("config.kappa = 1", "pombu has no option 'kappa'"),
+        ("config.bonus = 1", "pombu has no option 'bonus'"),
         ("seed = ", "no valid TOML: Invalid value"),
         ("format = 9", "not written by this version"),
         ("env = 'my_module:make'", "code outside pombu: .*--env my_module:make"),

@@ -11,8 +11,6 @@ import pombu
 from pombu.cli import main
 from pombu.training.metrics import deterministic, read_rows
 
-pytestmark = pytest.mark.optimised
-
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
 each_algorithm = pytest.mark.parametrize("algorithm", ["pombu", "metrpo"])
