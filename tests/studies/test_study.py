@@ -30,11 +30,11 @@ from pombu.studies.backends import (
 from pombu.studies.progress import (
     LiveTable,
     PlainRuns,
+    display_on,
     examine,
     pace,
     table,
     time_left,
-    watcher,
 )
 from pombu.studies.study import Job, Outcome, plan, require_trusted, run_study, status
 from pombu.studies.study_file import key_lines, read_study
@@ -469,7 +469,7 @@ def test_a_study_on_this_machine(
 def test_the_live_table_shows_every_run(tmp_path: Path) -> None:
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=120)
-    view = watcher(console)
+    view = display_on(console)
     assert isinstance(view, LiveTable)
     waiting = examine(tmp_path / "a-run", 1000)
     running = dataclasses.replace(
