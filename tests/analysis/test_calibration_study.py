@@ -87,14 +87,16 @@ def test_scores_are_of_episodes_that_the_scale_has_not_seen() -> None:
     errors[7] *= 10.0
     members = np.stack([np.ones_like(errors), -np.ones_like(errors)])
     real = RealSteps(members, errors, np.full(20, 50), np.zeros(20, bool))
-    rows = list(
-        judged.scores(
-            real, {n: judged.windows(real, n, 1.0) for n in (1, 5, 20, 80)}, 1.0
-        )
-    )
-    (row,) = [r for r in rows if (r.estimator, r.recalibrated, r.n) == ("U", True, 1)]
-    # 10 parts of two: the wild pair is scaled by 1, all others by (17 + 100) / 18.
-    assert row.mean_z_squared == pytest.approx((1 + 100) / 20 + 18 / 20 / 6.5, rel=0.1)
+    alone = {n: judged.windows(real, n, 1.0) for n in judged.STEPS}
+    rows = list(judged.scores(real, alone, 1.0))
+    # Ten parts of two episodes each.
+    squares, part = (errors**2).mean(1), np.arange(20) % 10
+    scales = [squares[part != p].mean() for p in range(10)]
+    want = np.mean(squares / np.array(scales)[part])
+    assert want > 4
+    (row,) = (r for r in rows if (r.estimator, r.recalibrated, r.n) == ("U", True, 1))
+    assert row.mean_z_squared == pytest.approx(want)
+    assert row.scale == pytest.approx(np.mean(np.sqrt(scales)))
 
 
 def test_rho_finds_that_nothing_depends(by_name: Any) -> None:

@@ -1,6 +1,7 @@
 """Evaluations that correct the uncertainty: nothing that is learned changes."""
 
 import csv
+import dataclasses
 
 import equinox as eqx
 import numpy as np
@@ -14,7 +15,7 @@ from pombu.cli import main
 from pombu.envs import load
 from pombu.errors import UsageError
 from pombu.rng import Keys
-from pombu.rollout.q_value import real_steps
+from pombu.rollout.q_value import real_returns, real_steps
 from pombu.training.algorithm import StageTimer
 from pombu.uncertainty.n_step import fit, mean_z_squared
 
@@ -186,3 +187,25 @@ def test_a_report_shows_the_corrected_uncertainty(agent):
     once, stretched = (calibrate(agent.learner, s) for s in (agent.state, twice))
     np.testing.assert_array_equal(once.error, stretched.error)
     np.testing.assert_allclose(stretched.uncertainty, 2 * once.uncertainty)
+
+
+def test_whole_episodes_are_compared_from_their_start():
+    """What an evaluation says of its returns can be had from its parts."""
+    one = learner()
+    state, _ = run(one, 0, 1)
+    found = state.calibration
+    assert int(found.horizon) == one.task.horizon
+    assert float(found.whole) >= found.scale_for(one.task.horizon)
+    _, real = one.evaluation(state, Keys(0, 0), StageTimer())
+    clip, gamma = one.rules.returns.reward_clip, one.rules.returns.gamma
+    for came, episode in zip(real_returns(real, one.rules), real, strict=True):
+        rewards = episode.rewards if clip is None else episode.rewards.clip(-clip, clip)
+        want = sum(gamma**t * r for t, r in enumerate(rewards))
+        assert came == pytest.approx(want)
+    # A policy whose episodes turn out as nothing imagined makes the intervals wider.
+    wild = [
+        dataclasses.replace(e, rewards=e.rewards + 10.0 * (-1) ** i)
+        for i, e in enumerate(real)
+    ]
+    later, _ = one.calibrate(state, wild)
+    assert later.calibration.whole > 2 * found.whole

@@ -68,7 +68,7 @@ def test_the_ends_of_an_interval_are_known():
 
 def test_an_interval_takes_the_scale_of_its_own_length():
     """Known for 1, 5 and 20 steps; 10 lies in between by its logarithm."""
-    scales = np.array([1.0, 2.0, 8.0, np.nan])
+    scales = np.array([1.0, 2.0, 8.0, 0.0])
     fitted = eqx.tree_at(lambda c: c.scales, calibrated(3.0), scales)
     found = QEstimate(jnp.zeros(1), jnp.ones(1), jnp.zeros(1))
     for steps, scale in ((1, 1.0), (5, 2.0), (10, 4.0), (20, 8.0), (200, 8.0)):
@@ -77,6 +77,19 @@ def test_an_interval_takes_the_scale_of_its_own_length():
     # Where no length is known alone, all of them together have to do.
     _, high = interval(found, calibrated(3.0), 4, 200)
     np.testing.assert_allclose(high, 1.6448536 * 3.0, rtol=1e-6)
+
+
+def test_whole_episodes_widen_what_is_imagined_for_long():
+    """Known for 20 steps and episodes of 200; along real ones the former goes on."""
+    fitted = eqx.tree_at(
+        lambda c: (c.scales, c.whole, c.horizon),
+        calibrated(3.0),
+        (np.array([1.0, 2.0, 2.0, 0.0]), np.asarray(8.0), np.asarray(200)),
+    )
+    assert fitted.scale_for(200) == pytest.approx(2.0)
+    between = 2.0 * 4.0 ** (np.log(100 / 20) / np.log(200 / 20))
+    for steps, scale in ((20, 2.0), (100, between), (200, 8.0), (1000, 8.0)):
+        assert fitted.imagined_scale_for(steps) == pytest.approx(scale)
 
 
 def test_no_interval_is_without_width():

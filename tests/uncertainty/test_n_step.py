@@ -10,6 +10,7 @@ from pombu.uncertainty.n_step import (
     RealSteps,
     fit,
     mean_z_squared,
+    scale_beside_noise,
     scale_for,
     windows,
 )
@@ -83,6 +84,19 @@ def test_lengths_that_few_episodes_reach_have_no_scale(rng):
     lengths[:4] = 100
     found = fit(real._replace(lengths=lengths), GAMMA)
     assert set(found.scales) == {1, 5, 20}
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0, 4.0])
+def test_the_scale_beside_noise_is_found(rng, noise):
+    sigma = rng.uniform(0.5, 2.0, 20_000)
+    error = 3.0 * sigma * rng.normal(size=20_000)
+    error += np.sqrt(noise) * rng.normal(size=20_000)
+    assert scale_beside_noise(error, sigma, noise) == pytest.approx(3.0, rel=0.03)
+
+
+def test_noise_may_explain_every_error(rng):
+    error = rng.normal(size=50)
+    assert scale_beside_noise(error, np.ones(50), 9.0) == 0.0
 
 
 def test_scales_between_known_lengths():

@@ -40,10 +40,15 @@ from pombu.uncertainty.n_step import (
     STEPS,
     RealSteps,
     fit,
+    scale_beside_noise,
     scale_for,
     scale_of,
 )
 from pombu.uncertainty.recalibration import require_level
+
+WHOLE_ROLLOUTS = 4
+"""Trajectories that are imagined from the start of each real episode of an evaluation,
+to see whether their returns agree."""
 
 
 class Calibrated(eqx.Module):
@@ -59,18 +64,34 @@ class Calibrated(eqx.Module):
     """Rank correlation of abs(error) and sigma; NaN where one of them is constant."""
     episodes: np.ndarray
     """Real episodes it was fitted to; 0 where it was not."""
-    scales: np.ndarray = field(default_factory=lambda: np.full(len(STEPS), np.nan))
-    """Factors of sigma for returns of `STEPS` steps; NaN where they are not known, as
-    for lengths that too few episodes reach."""
+    scales: np.ndarray = field(default_factory=lambda: np.zeros(len(STEPS)))
+    """Factors of sigma for returns of `STEPS` steps; 0 where they are not known, as for
+    lengths that too few episodes reach."""
+    whole: np.ndarray = field(default_factory=lambda: np.asarray(0.0))
+    """The factor for whole episodes that are imagined from their start; 0 where it is
+    not known."""
+    horizon: np.ndarray = field(default_factory=lambda: np.asarray(0))
+    """Steps of such an episode."""
 
     def scale_for(self, steps: int) -> float:
-        """The factor of sigma for returns of so many steps."""
-        known = {
-            n: float(scale)
-            for n, scale in zip(STEPS, self.scales, strict=True)
-            if np.isfinite(scale)
-        }
+        """The factor of sigma for returns of so many steps along real trajectories."""
+        known = self._known()
         return scale_for(steps, known) if known else float(self.scale)
+
+    def imagined_scale_for(self, steps: int) -> float:
+        """The factor for a trajectory of so many steps that is imagined.
+
+        Past the longest n-step returns it grows to what whole episodes ask for.
+        """
+        known = self._known()
+        if self.whole > 0:
+            horizon = int(self.horizon)
+            known[horizon] = max(float(self.whole), known.get(horizon, 0.0))
+        return scale_for(steps, known) if known else float(self.scale)
+
+    def _known(self) -> dict[int, float]:
+        every = zip(STEPS, self.scales, strict=True)
+        return {n: float(scale) for n, scale in every if scale > 0}
 
     def metrics(self) -> dict[str, float]:
         """For `metrics.csv`; nothing where there is no correction."""
@@ -92,15 +113,18 @@ def not_calibrated() -> Calibrated:
 
 
 def calibration_of(
+    policy: StochasticPolicy,
     value: Value,
     dynamics: Dynamics,
     rules: ImaginationRules,
     episodes: Sequence[Episode],
     horizon: int,
+    key: PRNGKeyArray,
 ) -> Calibrated:
     """The correction that real episodes ask for; none where they cannot tell.
 
-    The arguments are those of `real_steps`.
+    The arguments are those of `real_steps`, the policy that played the episodes, and a
+    key for imagining them.
     """
     if len(episodes) < LEAST_EPISODES:
         return not_calibrated()
@@ -110,14 +134,66 @@ def calibration_of(
     except UsageError:
         # A single member, or one that ran away: a run goes on without a correction.
         return not_calibrated()
-    return Calibrated(
+    fitted = Calibrated(
         np.asarray(found.rho),
         np.asarray(found.scale),
         np.asarray(found.coverage),
         np.asarray(found.spearman),
         np.asarray(found.episodes),
-        np.array([found.scales.get(n, np.nan) for n in STEPS]),
+        np.array([found.scales.get(n, 0.0) for n in STEPS]),
+        horizon=np.asarray(horizon),
     )
+    rules = replace(rules, horizon=horizon)
+    whole = _whole_scale(policy, value, dynamics, rules, episodes, fitted, key)
+    return eqx.tree_at(lambda c: c.whole, fitted, np.asarray(whole))
+
+
+def _whole_scale(
+    policy: StochasticPolicy,
+    value: Value,
+    dynamics: Dynamics,
+    rules: ImaginationRules,
+    episodes: Sequence[Episode],
+    fitted: Calibrated,
+    key: PRNGKeyArray,
+) -> float:
+    """The factor of sigma that whole episodes ask for, imagined from their start.
+
+    n-step returns follow real trajectories. A trajectory that is imagined for a whole
+    episode leaves the data, where all members may err alike, and only returns from the
+    start tell by how much. They are few, one of each episode, so they may widen what
+    the longest n-step returns say, and never narrow it. 0 where too few kept course.
+    """
+    found = q_estimate(
+        policy,
+        value,
+        dynamics,
+        rules,
+        jnp.asarray(np.stack([one.observations[0] for one in episodes])),
+        jnp.asarray(np.stack([one.actions[0] for one in episodes])),
+        WHOLE_ROLLOUTS,
+        key,
+        jnp.float32(fitted.rho),
+    )
+    q, sigma, noise = (np.asarray(x, np.float64) for x in found)
+    error = real_returns(episodes, rules) - q
+    sound = np.isfinite(error) & np.isfinite(sigma) & (sigma > 0)
+    if sound.sum() < LEAST_EPISODES:
+        return 0.0
+    # Noise of single returns is much alike from start to start, and each has few.
+    variance = (1 + 1 / WHOLE_ROLLOUTS) * float(np.mean(noise[sound] ** 2))
+    whole = scale_beside_noise(error[sound], sigma[sound], variance)
+    return max(whole, fitted.scale_for(rules.horizon))
+
+
+def real_returns(
+    episodes: Sequence[Episode], rules: ImaginationRules
+) -> Float64[ndarray, " e"]:
+    """Discounted returns of real episodes, with the rewards' clip that learning has."""
+    clip = np.inf if rules.returns.reward_clip is None else rules.returns.reward_clip
+    discounts = rules.returns.gamma ** np.arange(max(map(len, episodes)))
+    every = (discounts[: len(e)] @ np.clip(e.rewards, -clip, clip) for e in episodes)
+    return np.array(list(every), np.float64)
 
 
 def no_correction() -> Correction:
@@ -420,7 +496,7 @@ def interval(
         found: Q-values for the rho of `calibrated`.
         calibrated: the correction.
         rollouts: imagined trajectories per Q-value.
-        steps: of these trajectories; the scale of sigma is that of such returns.
+        steps: of these trajectories; the scale of sigma is that of their returns.
         level: in (0, 1).
         of_return: whether the interval is to hold single returns, with the noise of
             policy and environment, instead of their mean Q.
@@ -439,7 +515,7 @@ def interval(
             "or more."
         )
     share = 1.0 / rollouts + float(of_return)
-    scaled = calibrated.scale_for(steps) * sigma
+    scaled = calibrated.imagined_scale_for(steps) * sigma
     variance = scaled**2 + share * np.nan_to_num(noise) ** 2
     half = NormalDist().inv_cdf(0.5 + level / 2) * np.sqrt(variance)
     known = np.isfinite(q)

@@ -201,6 +201,31 @@ def scale_for(n: int, scales: Mapping[int, float]) -> float:
     return math.exp(np.interp(math.log(n), [math.log(one) for one in known], logs))
 
 
+def scale_beside_noise(
+    errors: Float64[ndarray, " n"], sigmas: Float64[ndarray, " n"], noise: float
+) -> float:
+    """c with which mean ``error^2 / (c^2 sigma^2 + noise)`` is 1; 0 if noise is enough.
+
+    Args:
+        errors: held out.
+        sigmas: what was predicted of them, all positive.
+        noise: variance that errors have whatever sigma is.
+    """
+    if noise <= 0:
+        return math.sqrt(float(np.mean((errors / sigmas) ** 2)))
+
+    def excess(scale: float) -> float:
+        return float(np.mean(errors**2 / ((scale * sigmas) ** 2 + noise))) - 1
+
+    if excess(0.0) <= 0:
+        return 0.0
+    low, high = 0.0, math.sqrt(float(np.mean((errors / sigmas) ** 2)))
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return high
+
+
 def scale_of(
     real: RealSteps,
     gamma: float,

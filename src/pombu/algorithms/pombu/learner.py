@@ -79,7 +79,10 @@ from pombu.training.algorithm import StageTimer
 class State(WithEnsemble):
     """Everything that a run is, beside its episodes."""
 
-    added: ClassVar[Collection[str]] = ("calibration/scales",)
+    added: ClassVar[Collection[str]] = (
+        *("calibration/scales", "calibration/whole"),
+        "calibration/horizon",
+    )
     """Arrays that earlier versions did not write: not known is what they start with."""
 
     alpha: np.ndarray
@@ -176,11 +179,13 @@ class Learner(EnsembleLearner[POMBUConfig, State]):
         if state.calibration is None:
             return state, {}
         found = calibration_of(
+            state.policy,
             state.value,
             self.dynamics(state),
             self.rules,
             real,
             self.task.horizon,
+            keys_of(state).jax("calibrate"),
         )
         state = eqx.tree_at(lambda s: s.calibration, state, found)
         if state.correction is None:

@@ -35,6 +35,7 @@ from pombu.rollout.q_value import (
     q_estimate,
     q_returns,
     q_uncertainty,
+    real_returns,
     require_calibrated,
 )
 from pombu.rollout.real import act_alone
@@ -147,7 +148,7 @@ def calibrate(algorithm: Algorithm[Any], state: Any, seed: int = 0) -> Calibrate
     corrected = state.calibration
     if corrected is not None and int(corrected.episodes):
         found = q_estimate(*pairs, jnp.float32(corrected.rho))
-        uncertainty = corrected.scale_for(rules.horizon) * found.sigma
+        uncertainty = corrected.imagined_scale_for(rules.horizon) * found.sigma
     else:
         uncertainty = q_uncertainty(*pairs)
     model = np.where(np.asarray(sound), np.asarray(imagined, float), np.nan)
@@ -278,9 +279,5 @@ def measure_intervals(
     )
     whole = learner.task.horizon
     low, high = interval(found, state.calibration, ROLLOUTS, whole, level, True)
-    returns = learner.rules.returns
-    clip = np.inf if returns.reward_clip is None else returns.reward_clip
-    discounts = returns.gamma ** np.arange(learner.task.horizon)
-    came = [discounts[: len(e)] @ np.clip(e.rewards, -clip, clip) for e in real]
     q = np.asarray(found.q, np.float64)
-    return Intervals(q, low, high, np.array(came, np.float64), level)
+    return Intervals(q, low, high, real_returns(real, learner.rules), level)
