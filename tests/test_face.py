@@ -14,6 +14,8 @@ from pombu import METRPO, POMBU, UsageError
 from pombu.agent.inputs import as_rows, whole
 from pombu.agent.world_model import padded
 from pombu.data import Normaliser
+from pombu.envs import check, load
+from pombu.envs.task import config_of
 from pombu.errors import RunError
 from pombu.nn import predict_value
 from pombu.training.callbacks import Callback, Progress, as_callbacks
@@ -286,6 +288,10 @@ def test_exits_and_empty_spaces_are_the_environments_own() -> None:
         def reset(self, *, seed: Any = None, options: Any = None) -> Any:
             raise SystemExit(0)
 
+    class Leaves(Cart):
+        def close(self) -> None:
+            raise SystemExit(0)
+
     class Empty(Cart):
         action_space = gymnasium.spaces.Box(-1, 1, (0,), np.float32)
 
@@ -294,6 +300,8 @@ def test_exits_and_empty_spaces_are_the_environments_own() -> None:
 
     with pytest.raises(RunError, match="raised SystemExit: 0"):
         POMBU(Quits, **SMOKE).learn(60)
+    assert check(load(config_of(Leaves))).findings
+    assert POMBU(Leaves, **SMOKE).learn(60).real_steps >= 60
     with pytest.raises(UsageError, match=r"action space .* without any entries"):
         POMBU(Empty, **SMOKE)
     with pytest.raises(UsageError, match="has no observation_space"):

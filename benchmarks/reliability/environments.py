@@ -236,6 +236,8 @@ def outcome(answer: Answer, run: Path) -> str:
         return answer.kind
     if answer.code:
         return "refused"
+    if not (run / "metrics.csv").exists():
+        return "silent"
     _, rows = read_rows(run / "metrics.csv")
     numbers = [value for row in rows for value in deterministic(row).values()]
     return "accepted" if numbers and np.isfinite(numbers).all() else "silent"

@@ -4,7 +4,6 @@
 environment one after the other; both give the same episodes.
 """
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -15,7 +14,7 @@ import numpy.typing as npt
 from gymnasium.utils import seeding
 from jaxtyping import Float
 
-from pombu.envs.catalogue import find_entry, in_one_line
+from pombu.envs.catalogue import close, find_entry, in_one_line
 from pombu.envs.environment import Array32, Array64, TaskEnv, to_float32
 from pombu.envs.task import Task
 from pombu.envs.wrappers import first_stack, next_stack
@@ -222,8 +221,7 @@ class SequentialStepper:
         """Close the environments."""
         for env in self._envs:
             # The episodes are here already, and they are what counts.
-            with contextlib.suppress(Exception):
-                env.close()
+            close(env)
 
     def _each(self, rows: Sequence[int], one: Any) -> Outcome:
         done: list[int] = []
