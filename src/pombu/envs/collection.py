@@ -242,6 +242,9 @@ class SequentialStepper:
                     f"{terminated} and {truncated} where one number each is due"
                 )
                 continue
+            if odd := _no_numbers(*rest):
+                fault = fault or odd
+                continue
             if observation.shape != self._shape:
                 fault = fault or (
                     f"gave an observation with {observation.size} entries where its "
@@ -266,6 +269,20 @@ class SequentialStepper:
             fault,
             cause,
         )
+
+
+def _no_numbers(reward: Any, terminated: Any, truncated: Any) -> str | None:
+    """What to say of a reward or flag that is none; None of proper ones."""
+    parts = {"reward": reward, "terminated": terminated, "truncated": truncated}
+    for name, given in parts.items():
+        if isinstance(given, str | bytes) or np.iscomplexobj(given):
+            return f"gave {given!r:.40} as {name}, which is no number"
+    try:
+        # None becomes NaN, of which there is more to say.
+        np.asarray(reward, np.float64)
+    except (TypeError, ValueError):
+        return f"gave {reward!r:.40} as reward, which is no number"
+    return None
 
 
 def _finite(
