@@ -13,6 +13,8 @@ import pombu
 from pombu import METRPO, POMBU, UsageError
 from pombu.agent.world_model import as_rows, padded, whole
 from pombu.data import Normaliser
+from pombu.envs import check, load
+from pombu.envs.task import config_of
 from pombu.errors import RunError
 from pombu.nn import predict_value
 from pombu.training.callbacks import Callback, Progress, as_callbacks
@@ -285,6 +287,10 @@ def test_exits_and_empty_spaces_are_the_environments_own() -> None:
         def reset(self, *, seed: Any = None, options: Any = None) -> Any:
             raise SystemExit(0)
 
+    class Leaves(Cart):
+        def close(self) -> None:
+            raise SystemExit(0)
+
     class Empty(Cart):
         action_space = gymnasium.spaces.Box(-1, 1, (0,), np.float32)
 
@@ -293,6 +299,8 @@ def test_exits_and_empty_spaces_are_the_environments_own() -> None:
 
     with pytest.raises(RunError, match="raised SystemExit: 0"):
         POMBU(Quits, **SMOKE).learn(60)
+    assert check(load(config_of(Leaves))).findings
+    assert POMBU(Leaves, **SMOKE).learn(60).real_steps >= 60
     with pytest.raises(UsageError, match=r"action space .* without any entries"):
         POMBU(Empty, **SMOKE)
     with pytest.raises(UsageError, match="has no observation_space"):

@@ -214,9 +214,9 @@ def _spaces(name: str, seen: Any, acted: Any) -> Fault:
 
 
 def bad_environments(share: float) -> Count:
-    """Train in each, with the check and without it in turn."""
+    """Train in each, with the check and without it."""
     count = Count("odd environments")
-    every = [(case, bool(i % 2)) for i, case in enumerate(cases())]
+    every = [(case, check) for case in cases() for check in (False, True)]
     step = max(round(1 / share), 1)
     with tempfile.TemporaryDirectory() as scratch:
         for (name, odd), check in every[::step]:
@@ -236,6 +236,8 @@ def outcome(answer: Answer, run: Path) -> str:
         return answer.kind
     if answer.code:
         return "refused"
+    if not (run / "metrics.csv").exists():
+        return "silent"
     _, rows = read_rows(run / "metrics.csv")
     numbers = [value for row in rows for value in deterministic(row).values()]
     return "accepted" if numbers and np.isfinite(numbers).all() else "silent"

@@ -283,6 +283,16 @@ def test_an_environment_that_exits_is_an_error(
     assert "asked to exit (SystemExit: 0)" in capsys.readouterr().err
 
 
+def test_code_that_exits_while_flags_are_read_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An environment is made to know its horizon, before a run begins."""
+    monkeypatch.setattr(cli, "read", lambda *_: raising(SystemExit(0))())
+    assert cli.main(["train", "--env", "Point2D"]) == 1
+    assert "asked to exit (SystemExit: 0)" in capsys.readouterr().err
+    assert cli.main(["train", "--help"]) == 0
+
+
 def test_a_flag_shows_the_traceback_of_what_was_told(
     install: Callable[[Run], None],
     capsys: pytest.CaptureFixture[str],

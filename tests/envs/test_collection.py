@@ -18,7 +18,7 @@ from pombu.envs import (
     load,
 )
 from pombu.envs.catalogue import Entry
-from pombu.envs.collection import Act
+from pombu.envs.collection import Act, _no_numbers
 from pombu.errors import RunError, UsageError
 
 each_task = pytest.mark.parametrize("name", [entry.name for entry in CATALOGUE])
@@ -186,6 +186,8 @@ def test_episodes_of_different_length() -> None:
     [
         ("Raises", "raised OSError: the cable came loose"),
         ("NanReward", "a reward that is not finite"),
+        ("TextReward", "gave 'much' as reward, which is no number"),
+        ("ComplexReward", "as reward, which is no number"),
         ("NanObservation", "an observation that is not finite"),
         ("OtherShape", "5 entries where its space has 2"),
     ],
@@ -202,6 +204,13 @@ def test_faults_keep_what_was_collected(name: str, message: str) -> None:
         assert episode.observations.shape == (3, 2)
         assert np.isfinite(episode.observations).all()
         assert not episode.terminated
+
+
+def test_flags_are_no_text() -> None:
+    assert _no_numbers(1.0, np.bool_(True), 0) is None
+    assert _no_numbers(None, None, None) is None
+    said = _no_numbers(1.0, "no", False)
+    assert said == "gave 'no' as terminated, which is no number"
 
 
 def test_one_rows_fault_does_not_lose_anothers_step(

@@ -56,6 +56,10 @@ class Faulty(Counter):
                 raise OSError("the cable came loose")
             if self.fault == "reward":
                 reward = float("nan")
+            if self.fault == "text":
+                reward = "much"  # type: ignore[assignment]
+            if self.fault == "complex":
+                reward = np.complex64(1j)  # type: ignore[assignment]
             if self.fault == "observation":
                 observation = observation * np.nan
             if self.fault == "shape":
@@ -69,6 +73,14 @@ class Raises(Faulty):
 
 class NanReward(Faulty):
     fault = "reward"
+
+
+class TextReward(Faulty):
+    fault = "text"
+
+
+class ComplexReward(Faulty):
+    fault = "complex"
 
 
 class NanObservation(Faulty):

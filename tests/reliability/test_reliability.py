@@ -38,7 +38,7 @@ def tried(part: str, share: float, out: Path) -> dict[str, Any]:
         ("algorithms", 0.5, 5),
         ("flips", 0.1, 100),
         ("calls", 0.1, 150),
-        ("environments", 0.25, 50),
+        ("environments", 0.2, 50),
     ],
 )
 def test_nothing_is_silent_unexpected_or_hung(

@@ -18,7 +18,7 @@ from pombu import __version__
 from pombu.agent.numpy_policy import FORMAT, checksum
 from pombu.data import Experience
 from pombu.envs import Task
-from pombu.envs.catalogue import in_one_line
+from pombu.envs.catalogue import close, in_one_line
 from pombu.errors import RunError, UsageError, require_seed
 from pombu.files import write_atomic
 from pombu.nn import MLP, GaussianPolicy, PlainPolicy, SquashedPolicy
@@ -253,7 +253,7 @@ def frames(
             step += 1
             over = terminated or truncated
     finally:
-        env.close()
+        close(env)
     rate = int(env.metadata.get("render_fps") or 30)
     return pictures, total, rate
 

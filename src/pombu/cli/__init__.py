@@ -98,11 +98,12 @@ def dispatch(arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise UsageError(unknown(name))
     use_compilation_cache()
-    command = read(name, rest)
     try:
-        code: int = command.run()
+        code: int = read(name, rest).run()
     except SystemExit as stop:
-        # Nothing of pombu ends by it: it comes from code that pombu was asked to use.
+        if {"-h", "--help"} & set(rest):
+            raise
+        # Nothing else of pombu ends by it, but code that pombu was asked to use.
         raise RunError(
             f"the program was asked to exit (SystemExit: {stop.code}), as an "
             "environment's code may do: it has to raise an error instead."

@@ -8,6 +8,7 @@ partials, instances) gets one that holds within this process: another one can lo
 by giving the environment again in Python, and the command line cannot.
 """
 
+import contextlib
 import copy
 import dataclasses
 import difflib
@@ -244,6 +245,12 @@ def register() -> None:
 
 
 Env = gymnasium.Env[Any, Any]
+
+
+def close(env: Env) -> None:
+    """Close an environment that is no longer needed, whatever it does then."""
+    with contextlib.suppress(Exception, SystemExit):
+        env.close()
 
 
 def find_entry(name: str) -> Entry | None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from pombu.envs.catalogue import Env, in_one_line
+from pombu.envs.catalogue import Env, close, in_one_line
 from pombu.envs.collection import constant_end, suspected_limit
 from pombu.envs.contract import Contract, Part
 from pombu.envs.environment import Array32
@@ -111,7 +111,7 @@ def check(
             findings += _spelling(task.contract)
         findings += [*found.values(), *_time_limit(task, walk)]
     finally:
-        env.close()
+        close(env)
     has_contract = task.contract is not None
     return Report(task.config.id, steps, has_contract, tuple(findings))
 

@@ -4,7 +4,6 @@
 environment one after the other; both give the same episodes.
 """
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -15,7 +14,7 @@ import numpy.typing as npt
 from gymnasium.utils import seeding
 from jaxtyping import Float
 
-from pombu.envs.catalogue import find_entry, in_one_line
+from pombu.envs.catalogue import close, find_entry, in_one_line
 from pombu.envs.environment import Array32, Array64, TaskEnv, to_float32
 from pombu.envs.task import Task
 from pombu.envs.wrappers import first_stack, next_stack
@@ -222,8 +221,7 @@ class SequentialStepper:
         """Close the environments."""
         for env in self._envs:
             # The episodes are here already, and they are what counts.
-            with contextlib.suppress(Exception):
-                env.close()
+            close(env)
 
     def _each(self, rows: Sequence[int], one: Any) -> Outcome:
         done: list[int] = []
@@ -243,6 +241,9 @@ class SequentialStepper:
                     f"gave a reward of shape {reward} and flags of shapes "
                     f"{terminated} and {truncated} where one number each is due"
                 )
+                continue
+            if odd := _no_numbers(*rest):
+                fault = fault or odd
                 continue
             if observation.shape != self._shape:
                 fault = fault or (
@@ -268,6 +269,20 @@ class SequentialStepper:
             fault,
             cause,
         )
+
+
+def _no_numbers(reward: Any, terminated: Any, truncated: Any) -> str | None:
+    """What to say of a reward or flag that is none; None of proper ones."""
+    parts = {"reward": reward, "terminated": terminated, "truncated": truncated}
+    for name, given in parts.items():
+        if isinstance(given, str | bytes) or np.iscomplexobj(given):
+            return f"gave {given!r:.40} as {name}, which is no number"
+    try:
+        # None becomes NaN, of which there is more to say.
+        np.asarray(reward, np.float64)
+    except (TypeError, ValueError):
+        return f"gave {reward!r:.40} as reward, which is no number"
+    return None
 
 
 def _finite(

@@ -1,6 +1,5 @@
 """Describe, make and check the environment that a user named."""
 
-import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pombu.envs.catalogue import (
     Entry,
     Env,
     attribute_of,
+    close,
     copies_of,
     find_entry,
     make_foreign,
@@ -197,8 +197,7 @@ def load(config: EnvConfig | str, **overrides: Any) -> Task:
         )
     finally:
         # What there was to learn of the environment is learned.
-        with contextlib.suppress(Exception):
-            env.close()
+        close(env)
 
 
 def make(config: EnvConfig, render_mode: str | None = None) -> Env:
