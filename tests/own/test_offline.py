@@ -100,6 +100,8 @@ SMALL: dict[str, Any] = {
         "disagreement_stop": None,
     },
     "model": {
+        # Beyond the data these go on as straight lines, into the pit.
+        "activation": "relu",
         "hidden": (32, 32),
         "learning_rate": 6e-3,
         "batch_size": 100,
