@@ -66,7 +66,7 @@ def _measured(panel: Panel) -> Panel:
 
 def returns_table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Final returns, arm by arm, of what an item's summary.json says."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for title, panel in summary.items():
         better = panel["probability_of_improvement"]
         for label, arm in panel["arms"].items():
