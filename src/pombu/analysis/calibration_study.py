@@ -100,6 +100,9 @@ class Row(NamedTuple):
     """Fresh real episodes, which are not counted as real steps of the run."""
     episode_steps: int = 0
     """Steps that they took."""
+    parts: int = 2
+    """Parts of the episodes, each judged by what the others say. Tables without this
+    column come from an earlier version, with halves and one scale for all n."""
 
 
 def study(
@@ -362,6 +365,7 @@ def scores(
                     sharpness=score.mean_sigma,
                     scale=float(np.mean(scales)),
                     rho=float(np.mean(rhos)) if name == "rho" else math.nan,
+                    parts=parts,
                 )
 
 
@@ -431,17 +435,25 @@ def text_of(rows: Sequence[Row]) -> str:
             f"{one.episodes} fresh episodes of `{run}` ({one.episode_steps} steps, not "
             f"counted as real ones).\n\n{_table(mine)}"
         )
-    return "\n\n".join([_HEAD, *sections, verdict(rows)])
+    return "\n\n".join([_head(rows), *sections, verdict(rows)])
 
 
-_HEAD = f"""## Calibration by training stage
+def _head(rows: Sequence[Row]) -> str:
+    several = all(row.parts > 2 for row in rows)
+    how = (
+        "a scale for each n, and ρ,\ncome from nine tenths of the episodes, the scores "
+        "from the others, in turn"
+        if several
+        else "one scale for all n, and ρ,\ncome from one half of the episodes, the "
+        "scores from the other, in turn"
+    )
+    return f"""## Calibration by training stage
 
 Errors of n-step returns along fresh real episodes, in units of the task's reward; means
 over n = {", ".join(map(str, STEPS))}, as far as episodes go. U is Algorithm 1's, F the
 variance over members of the sum of their deviations, U_ρ lies between; "members alone"
-is the policy in each member by itself. Recalibrated (c): a scale for each n, and ρ,
-come from nine tenths of the episodes, the scores from the others, in turn. Sharpness is
-the mean σ."""
+is the policy in each member by itself. Recalibrated (c): {how}.
+Sharpness is the mean σ."""
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -476,7 +488,8 @@ def verdict(rows: Sequence[Row]) -> str:
 
     A stage is met where the mean over n lies within them, a pair where its n does.
     """
-    lines, outside = [], []
+    lines = []
+    outside: dict[str, list[str]] = {}
     for estimator in ESTIMATORS:
         mine = [r for r in rows if r.estimator == estimator and r.recalibrated]
         shown = "U_ρ" if estimator == "rho" else estimator
@@ -490,12 +503,12 @@ def verdict(rows: Sequence[Row]) -> str:
             for values in (means, single):
                 met = sum(low <= value <= high for value in values)
                 cells.append(f"{met} of {len(values)}")
-            outside += [
-                f"- {shown}, {row.task} after {row.real_steps}, n = {row.n}: "
-                f"{NAMES[name]} {value:.2f}"
-                for row, value in zip(mine, single, strict=True)
-                if not low <= value <= high
-            ]
+            for row in mine:
+                value = getattr(row, name)
+                if not low <= value <= high:
+                    place = f"{shown}, {row.task} after {row.real_steps}"
+                    said = f"{NAMES[name]} {value:.3g} for n = {row.n}"
+                    outside.setdefault(place, []).append(said)
         lines.append(cells)
     titles = [
         f"{NAMES[name]}, {low} to {high}: {what}"
@@ -508,5 +521,6 @@ def verdict(rows: Sequence[Row]) -> str:
         f"within the targets:\n\n{table}"
     ]
     if outside:
-        parts.append("Outside:\n\n" + "\n".join(outside))
+        where = (f"- {place}: {', '.join(said)}" for place, said in outside.items())
+        parts.append("Outside:\n\n" + "\n".join(where))
     return "\n\n".join(parts)
