@@ -349,6 +349,6 @@ def test_dicts_and_tuples_are_flattened() -> None:
         "rest": (np.array([1, 1]), np.full((2, 1), 0.5, np.float32)),
     }
     both, _ = pupil.predict(batch, deterministic=True)
-    np.testing.assert_allclose(both, [due, due], rtol=1e-5)
+    np.testing.assert_allclose(both, [due, due], rtol=1e-5, atol=1e-6)
     with pytest.raises(UsageError, match="does not fit the space Dict"):
         pupil.predict({"wagon": 1})
