@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pombu.agent.runs import algorithm_of, load_state
+from pombu.algorithms.config import budget
 from pombu.algorithms.registry import ALGORITHMS, config_type, make, options, preset
 from pombu.cli.train import parse_train
 from pombu.envs import load
@@ -131,7 +132,7 @@ def test_presets_plan_two_hundred_thousand_steps(
 ) -> None:
     for which in ("paper", "fast"):
         config = preset(name, which, task, horizon)
-        planned = config.iterations * config.trajectories * horizon
+        planned = budget(config, lambda: horizon)
         assert 0.9 * 200_000 <= planned <= 1.1 * 200_000, which
 
 
