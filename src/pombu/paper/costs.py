@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pombu.algorithms.config import horizon_of
+from pombu.algorithms.config import collected_steps, horizon_of
 from pombu.algorithms.registry import ALGORITHMS
 from pombu.analysis import plots
 from pombu.analysis.curves import Curve, find_curves
@@ -253,7 +253,8 @@ def planned_imagined_steps(job: Job) -> int | None:
     if updates is None:
         return None
     imagined = config.imagination.horizon(horizon)
-    iterations = math.ceil((job.total_steps or 0) / (config.trajectories * horizon))
+    real = config.trajectories * collected_steps(config, horizon)
+    iterations = math.ceil((job.total_steps or 0) / real)
     steps = iterations * updates() * config.imagination.trajectories * imagined
     if job.algorithm == "pombu":
         # The first iteration has no model yet, and explores without one.
