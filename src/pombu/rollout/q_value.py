@@ -145,7 +145,8 @@ def calibration_of(
     )
     rules = replace(rules, horizon=horizon)
     whole = _whole_scale(policy, value, dynamics, rules, episodes, fitted, key)
-    return eqx.tree_at(lambda c: c.whole, fitted, np.asarray(whole))
+    complete: Calibrated = eqx.tree_at(lambda c: c.whole, fitted, np.asarray(whole))
+    return complete
 
 
 def _whole_scale(
