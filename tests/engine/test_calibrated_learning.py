@@ -179,10 +179,11 @@ def test_evaluate_writes_intervals_and_returns(folder, capsys):
 
 
 def test_a_report_shows_the_corrected_uncertainty(agent):
-    """The scale stretches sigma, and nothing else: the errors are the same."""
+    """The scale of whole episodes stretches sigma, and nothing else."""
     calibration = agent.state.calibration
+    assert calibration.whole > 0
     twice = eqx.tree_at(
-        lambda s: s.calibration.scale, agent.state, 2 * calibration.scale
+        lambda s: s.calibration.whole, agent.state, 2 * calibration.whole
     )
     once, stretched = (calibrate(agent.learner, s) for s in (agent.state, twice))
     np.testing.assert_array_equal(once.error, stretched.error)

@@ -145,8 +145,8 @@ def calibration_of(
     )
     rules = replace(rules, horizon=horizon)
     whole = _whole_scale(policy, value, dynamics, rules, episodes, fitted, key)
-    calibrated: Calibrated = eqx.tree_at(lambda c: c.whole, fitted, np.asarray(whole))
-    return calibrated
+    complete: Calibrated = eqx.tree_at(lambda c: c.whole, fitted, np.asarray(whole))
+    return complete
 
 
 def _whole_scale(
@@ -372,7 +372,7 @@ class QEstimate(NamedTuple):
     q: Float[Array, " n"]
     """Mean imagined return; NaN where every trajectory ran away."""
     sigma: Float[Array, " n"]
-    """Standard deviation of Q over MDPs, not recalibrated; infinite there."""
+    """Standard deviation of Q over worlds, not recalibrated; infinite there."""
     noise: Float[Array, " n"]
     """Standard deviation of a single imagined return."""
 
@@ -489,7 +489,7 @@ def interval(
 ) -> tuple[Float64[ndarray, " n"], Float64[ndarray, " n"]]:
     """Lower and upper ends of intervals that hold a share `level` of the truth.
 
-    The variance is that of Q over MDPs, corrected, and that of the mean over
+    The variance is that of Q over worlds, corrected, and that of the mean over
     imagined trajectories, of which there are few. Where every trajectory ran away the
     interval is infinite.
 
