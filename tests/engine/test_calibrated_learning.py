@@ -15,7 +15,7 @@ from pombu.cli import main
 from pombu.envs import load
 from pombu.errors import UsageError
 from pombu.rng import Keys
-from pombu.rollout.q_value import real_returns, real_steps
+from pombu.rollout.held_out import real_returns, real_steps
 from pombu.training.algorithm import StageTimer
 from pombu.uncertainty.n_step import fit, mean_z_squared
 

@@ -28,8 +28,8 @@ from pombu.optim.config import TailConfig, ValueConfig
 from pombu.optim.ppo import improve_value, improve_variance, prepare, value_adam
 from pombu.parallel import jit
 from pombu.rng import Keys
+from pombu.rollout.held_out import real_steps
 from pombu.rollout.imagine import Imagined, imagine
-from pombu.rollout.q_value import real_steps
 from pombu.training.algorithm import StageTimer
 from pombu.training.checkpoint import state_from_bytes, state_to_bytes
 

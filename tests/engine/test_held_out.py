@@ -9,7 +9,7 @@ from test_estimates import GAMMA, rules, still
 
 from pombu.envs import Episode
 from pombu.nn import init_value, predict_value
-from pombu.rollout.q_value import real_steps
+from pombu.rollout.held_out import real_steps
 
 SCALE = 5.0
 """Standard deviation of returns in the world of `test_estimates`."""

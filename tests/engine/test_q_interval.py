@@ -9,14 +9,8 @@ from test_estimates import ACTIONS, GAMMA, HORIZON, STATES, networks, rules, sti
 
 from pombu.analysis.plots import draw_reliability
 from pombu.errors import UsageError
-from pombu.rollout.q_value import (
-    Calibrated,
-    QEstimate,
-    interval,
-    not_calibrated,
-    q_estimate,
-    q_uncertainty,
-)
+from pombu.rollout.held_out import Calibrated, interval, not_calibrated
+from pombu.rollout.q_value import QEstimate, q_estimate, q_uncertainty
 
 
 def calibrated(scale=2.0):

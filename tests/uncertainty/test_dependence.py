@@ -89,6 +89,10 @@ def test_equals_the_loops_in_jax_and_torch(arrays, rng, case, gamma, ddof):
         axis=-1,
     )
     got = q_uncertainty(gamma=gamma, ddof=ddof, correlation=case, **arrays)
+    assert isinstance(got, np.ndarray)
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+    ours = {name: jnp.asarray(x) for name, x in arrays.items()}
+    got = q_uncertainty(gamma=gamma, ddof=ddof, correlation=case, **ours)
     assert isinstance(got, jax.Array)
     np.testing.assert_allclose(got, want, rtol=1e-4)
     tensors = {name: torch.as_tensor(x) for name, x in arrays.items()}

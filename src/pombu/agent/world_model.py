@@ -21,15 +21,9 @@ from pombu.errors import UsageError
 from pombu.nn import MLP, TimedValue, Value, predict_value
 from pombu.parallel import jit
 from pombu.rng import Keys
+from pombu.rollout.held_out import interval, require_calibrated
 from pombu.rollout.imagine import ImaginationRules
-from pombu.rollout.q_value import (
-    QEstimate,
-    interval,
-    q_estimate,
-    q_returns,
-    q_uncertainty,
-    require_calibrated,
-)
+from pombu.rollout.q_value import QEstimate, q_estimate, q_returns, q_uncertainty
 from pombu.training.algorithm import Algorithm, Planner, Policy
 
 MOST_STEPS = 10**12

@@ -19,25 +19,19 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float
 from numpy import ndarray
 
 from pombu.agent.runs import algorithm_of
 from pombu.algorithms.pombu.learner import Learner, State
 from pombu.analysis.plots import markdown_table, write_csv
-from pombu.dynamics.model import Dynamics
 from pombu.envs import Episode, collect, short_name
 from pombu.errors import UsageError
-from pombu.nn import GaussianPolicy, Value, episode_horizon, predict_value
-from pombu.parallel import jit
 from pombu.rng import Keys
-from pombu.rollout.imagine import ImaginationRules
-from pombu.rollout.q_value import real_steps
+from pombu.rollout.held_out import real_steps, rolled_alone
 from pombu.rollout.real import act_alone
-from pombu.rollout.returns import scaled_reward
 from pombu.training import checkpoint
 from pombu.training.loop import identity
 from pombu.training.run import Run, open_run
@@ -46,7 +40,6 @@ from pombu.uncertainty.calibration import calibration
 from pombu.uncertainty.n_step import (
     LEAST_EPISODES,
     LEVEL,
-    OVERLAP,
     STEPS,
     RealSteps,
     Windows,
@@ -184,7 +177,7 @@ def _judge(run: Run, learner: Learner, path: Path, episodes: int) -> list[Row]:
     real, noise = play(learner, state, episodes)
     dynamics, rules = learner.dynamics(state), learner.rules
     predicted = real_steps(state.value, dynamics, rules, real, learner.task.horizon)
-    alone = {n: rolled_alone(state, dynamics, rules, real, noise, n) for n in STEPS}
+    alone = {n: rolled_alone(state.policy, state.value, dynamics, rules, real, noise, n) for n in STEPS}
     unit = float(dynamics.return_std) if rules.returns.scale_rewards else 1.0
     return [
         scored._replace(
@@ -215,92 +208,6 @@ def play(
 
     real = collect(learner.task, act_and_keep, keys.episodes("calibration", episodes))
     return real, np.stack(noise)
-
-
-def rolled_alone(
-    state: State,
-    dynamics: Dynamics,
-    rules: ImaginationRules,
-    real: Sequence[Episode],
-    noise: Float[ndarray, "T E a"],
-    n: int,
-) -> Windows:
-    """Errors of n-step returns when each member goes its own way.
-
-    Windows lie whole inside their episodes and begin where those of `windows` do. The
-    error is that of the members' mean, sigma their standard deviation. The policy must
-    react to where a member goes: replayed actions would not balance a pendulum.
-    """
-    places = [
-        (number, t)
-        for number, episode in enumerate(real)
-        for t in range(0, len(episode) - n + 1, max(1, n // OVERLAP))
-    ]
-    if not places:
-        nothing = np.zeros(0)
-        return Windows(nothing, nothing, np.zeros(0, int))
-    starts = np.stack([real[e].observations[t] for e, t in places])
-    drawn = np.stack([noise[t : t + n, e] for e, t in places], 1)
-    rewards = np.stack([real[e].rewards[t : t + n] for e, t in places], 1)
-    last = np.stack([real[e].observations[t + n] for e, t in places])
-    over = np.array([real[e].terminated and t + n == len(real[e]) for e, t in places])
-    whole = episode_horizon(state.value)
-    left = None
-    if whole is not None:
-        left = jnp.asarray([whole - t - n for _, t in places])
-    given = (jnp.asarray(x) for x in (starts, drawn, rewards, last, over))
-    came, members = _n_step_returns(
-        state.policy, state.value, dynamics, rules, *given, left
-    )
-    error = np.asarray(came - members.mean(0), np.float64)
-    sigma = np.asarray(members, np.float64).std(0)
-    sound = np.isfinite(error) & np.isfinite(sigma) & (sigma > 0)
-    episode = np.array([e for e, _ in places])
-    return Windows(error[sound], sigma[sound], episode[sound])
-
-
-@jit
-def _n_step_returns(
-    policy: GaussianPolicy,
-    value: Value,
-    dynamics: Dynamics,
-    rules: ImaginationRules,
-    starts: Float[Array, "w o"],
-    noise: Float[Array, "n w a"],
-    rewards: Float[Array, "n w"],
-    last: Float[Array, "w o"],
-    over: Array,
-    left: Int[Array, " w"] | None,
-) -> tuple[Float[Array, " w"], Float[Array, "K w"]]:
-    """Real n-step returns, and those of the policy in every member."""
-    gamma, members = rules.returns.gamma, dynamics.members.count
-
-    def values_of(states: Float[Array, "*b o"]) -> Float[Array, "*b"]:
-        return predict_value(value, dynamics.observation.normalise(states), left)
-
-    def scaled(raw: Float[Array, "*b"]) -> Float[Array, "*b"]:
-        return scaled_reward(raw, dynamics.return_std, rules.returns)
-
-    def step(
-        carry: tuple[Array, Array, Array, Array], now: Array
-    ) -> tuple[tuple[Array, Array, Array, Array], None]:
-        states, running, discount, total = carry
-        drawn = policy.mean(dynamics.observation.normalise(states)) + now
-        following, raw, ended = dynamics.move(states, rules.box.to_box(drawn))
-        total = total + jnp.where(running, discount * scaled(raw), 0.0)
-        # What has ended stays where it is, and earns nothing more.
-        states = jnp.where(running[..., None], following, states)
-        return (states, running & ~ended, discount * gamma, total), None
-
-    first = jnp.broadcast_to(starts, (members, *starts.shape))
-    running = jnp.ones(first.shape[:-1], bool)
-    begin = (first, running, jnp.ones(()), jnp.zeros(running.shape))
-    (states, running, discount, total), _ = jax.lax.scan(step, begin, noise)
-    predicted = total + discount * jnp.where(running, values_of(states), 0.0)
-    discounts = gamma ** jnp.arange(len(rewards))
-    later = jnp.where(over, 0.0, values_of(last))
-    came = jnp.tensordot(discounts, scaled(rewards), 1) + discount * later
-    return came, predicted
 
 
 def scores(

@@ -25,8 +25,8 @@ from pombu.errors import RunError, UsageError, require_seed
 from pombu.nn import GaussianPolicy
 from pombu.parallel import jit
 from pombu.rng import Keys
+from pombu.rollout.held_out import real_steps
 from pombu.rollout.imagine import ImaginationRules, imagine
-from pombu.rollout.q_value import real_steps
 from pombu.rollout.real import act_alone
 from pombu.uncertainty.calibration import coverage_curve
 from pombu.uncertainty.n_step import STEPS, RealSteps, windows

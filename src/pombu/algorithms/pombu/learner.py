@@ -62,15 +62,15 @@ from pombu.optim.ppo import (
     value_adam,
 )
 from pombu.rng import Keys
-from pombu.rollout.imagine import Imagined
-from pombu.rollout.plan import RolloutPlan, outlook
-from pombu.rollout.q_value import (
+from pombu.rollout.held_out import (
     Calibrated,
     calibration_of,
     correction_of,
     no_correction,
     not_calibrated,
 )
+from pombu.rollout.imagine import Imagined
+from pombu.rollout.plan import RolloutPlan, outlook
 from pombu.rollout.real import alone, gather
 from pombu.rollout.returns import Correction
 from pombu.training.algorithm import StageTimer

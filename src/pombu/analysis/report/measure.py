@@ -29,15 +29,9 @@ from pombu.envs import collect
 from pombu.errors import UsageError
 from pombu.files import write_atomic
 from pombu.rng import Keys
+from pombu.rollout.held_out import interval, real_returns, require_calibrated
 from pombu.rollout.imagine import ImaginationRules
-from pombu.rollout.q_value import (
-    interval,
-    q_estimate,
-    q_returns,
-    q_uncertainty,
-    real_returns,
-    require_calibrated,
-)
+from pombu.rollout.q_value import q_estimate, q_returns, q_uncertainty
 from pombu.rollout.real import act_alone
 from pombu.training.algorithm import Algorithm
 from pombu.training.run import Run
