@@ -152,7 +152,9 @@ def test_members_alone_follow_their_own_steps(run: Path) -> None:
         return np.asarray(state.value(normal)[..., 0])
 
     n = 5
-    found = judged.rolled_alone(state.policy, state.value, dynamics, rules, real, noise, n)
+    found = judged.rolled_alone(
+        state.policy, state.value, dynamics, rules, real, noise, n
+    )
     assert len(found.error) == 2 * (learner.task.horizon - n + 1)
     for place in (0, 7):
         returns = []
@@ -174,7 +176,9 @@ def test_members_alone_follow_their_own_steps(run: Path) -> None:
         assert found.error[place] == pytest.approx(came - np.mean(returns), rel=2e-3)
     # A single step is the same whether members go alone or not.
     steps = real_steps(state.value, dynamics, rules, real, learner.task.horizon)
-    one = judged.rolled_alone(state.policy, state.value, dynamics, rules, real, noise, 1)
+    one = judged.rolled_alone(
+        state.policy, state.value, dynamics, rules, real, noise, 1
+    )
     np.testing.assert_allclose(
         one.sigma, np.std(steps.member_q, 0).ravel(), rtol=1e-3, atol=1e-6
     )

@@ -177,7 +177,10 @@ def _judge(run: Run, learner: Learner, path: Path, episodes: int) -> list[Row]:
     real, noise = play(learner, state, episodes)
     dynamics, rules = learner.dynamics(state), learner.rules
     predicted = real_steps(state.value, dynamics, rules, real, learner.task.horizon)
-    alone = {n: rolled_alone(state.policy, state.value, dynamics, rules, real, noise, n) for n in STEPS}
+    alone = {
+        n: rolled_alone(state.policy, state.value, dynamics, rules, real, noise, n)
+        for n in STEPS
+    }
     unit = float(dynamics.return_std) if rules.returns.scale_rewards else 1.0
     return [
         scored._replace(
