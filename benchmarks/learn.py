@@ -1,9 +1,8 @@
 """Does it still learn? HalfCheetah with `fast` for 16,000 real steps, in minutes.
 
-The threshold is a third of what another seed had reached by then (936, see
-`results/exploration/branches-seed-300`) and far above the random policy's -55 and the
-untrained policy's -60, so it fails when learning is broken and not when a seed is
-unlucky.
+The threshold is half of what another seed had reached by then (1029, seed 0 of
+`results/halfcheetah`) and far above the random policy's -55 and the untrained policy's
+-60, so it fails when learning is broken and not when a seed is unlucky.
 """
 
 import json
@@ -16,7 +15,7 @@ from pombu.cli import main
 
 STEPS = 16_000
 SEED = 7
-THRESHOLD = 300.0
+THRESHOLD = 500.0
 
 
 def learn() -> int:
