@@ -19,6 +19,7 @@ from pombu.algorithms.mbpo.learner import (
     branch_out,
     branch_step,
     draw_batch,
+    least,
     soft_target,
     update,
 )
@@ -280,3 +281,10 @@ def test_bad_values_are_named(change: dict[str, Any], named: str) -> None:
 def test_bad_branches_are_named(change: dict[str, Any], named: str) -> None:
     with pytest.raises(UsageError, match=named):
         replace(CONFIG.branch, **change)
+
+
+def test_the_gradient_of_the_least_value_is_that_of_its_critic() -> None:
+    values = jnp.array([[1.0, 5.0], [3.0, 2.0]])
+    np.testing.assert_array_equal(least(values), [1.0, 2.0])
+    slope = jax.grad(lambda v: jnp.sum(least(v)))(values)
+    np.testing.assert_array_equal(slope, [[1.0, 0.0], [0.0, 1.0]])

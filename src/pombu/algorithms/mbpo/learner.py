@@ -178,6 +178,16 @@ def soft_target(
     return batch.rewards + gamma * (1.0 - batch.ends) * soft
 
 
+def least(values: Float[Array, "c b"]) -> Float[Array, " b"]:
+    """The least of the critics' values; the gradient is that of the critic it is from.
+
+    The gradient of `jnp.min` looks for values that equal the minimum. A compiler may
+    compute them a second time with other roundings, so that none does, and then it is
+    0 / 0.
+    """
+    return jnp.take_along_axis(values, jnp.argmin(values, 0)[None], 0)[0]
+
+
 def actor_loss(
     policy: SquashedPolicy,
     critics: Critics,
@@ -189,7 +199,7 @@ def actor_loss(
     """alpha log pi - min Q, and the values and the entropy that it is made of."""
     actions, log_probs = policy.sample(normal, key)
     values = critics.values(normal, actions, bounds)
-    loss = jnp.mean(temperature * log_probs - jnp.min(values, 0))
+    loss = jnp.mean(temperature * log_probs - least(values))
     return loss, (values, -jnp.mean(log_probs))
 
 
